@@ -1,0 +1,27 @@
+"""The build table: which stock files we replace and which public names we rebind."""
+
+from typing import NamedTuple
+
+
+class Graft(NamedTuple):
+  """One import line appended to a stock module.
+
+  Args:
+    module: our module the names come from.
+    names: names the stock module has too; ours take every argument that stock's take.
+    new_names: names the stock module lacks (programs of earlier releases use them).
+  """
+
+  module: str
+  names: tuple[str, ...]
+  new_names: tuple[str, ...] = ()
+
+
+REPLACED: tuple[str, ...] = ()
+
+GRAFTS: dict[str, tuple[Graft, ...]] = {}
+
+
+def graft_line(graft: Graft) -> str:
+  """Returns the import line that a graft appends."""
+  return f"from {graft.module} import {', '.join(graft.names + graft.new_names)}  # noqa: E402"
