@@ -17,7 +17,9 @@ class Graft(NamedTuple):
   new_names: tuple[str, ...] = ()
 
 
-REPLACED: tuple[str, ...] = ()
+REPLACED: tuple[str, ...] = (
+  "torch_xla/version.py",  # the version of this build
+)
 
 GRAFTS: dict[str, tuple[Graft, ...]] = {}
 
