@@ -32,7 +32,7 @@ class Parameter(NamedTuple):
 
 
 class Entry(NamedTuple):
-  """What one name stands for: a function, a class, a value, a module, or something from outside the package."""
+  """What a name stands for: a function, a class, a value, a module, or a thing from outside the package."""
 
   kind: str
   parameters: tuple[Parameter, ...] = ()
@@ -107,7 +107,8 @@ class Source:
           if alias.name != "*":
             found[alias.asname or alias.name] = Binding(alias, origin, alias.name)
           elif self.path(origin):
-            found.update({n: Binding(alias, origin, n) for n in self.bindings(origin) if not n.startswith("_")})
+            names = (name for name in self.bindings(origin) if not name.startswith("_"))
+            found.update({name: Binding(alias, origin, name) for name in names})
       elif isinstance(node, ast.Import):
         for alias in node.names:
           found[alias.asname or alias.name.split(".")[0]] = Binding(alias, alias.name if alias.asname else "")
@@ -145,7 +146,7 @@ class Source:
     return [name for name, binding in found.items() if name[0] != "_" and exported(binding)]
 
   def uses(self, module: str) -> Iterator[tuple[str, str]]:
-    """Yields (module, name) for every name, private ones too, that a module takes from others in the folder."""
+    """Yields (module, name) for every name, private ones too, that a module takes from its siblings."""
     aliases: dict[str, str] = {}
     for node in ast.walk(self.tree(module)):
       if isinstance(node, ast.ImportFrom):
@@ -251,17 +252,18 @@ def incompatibilities(what: str, stock: Entry | None, ours: Entry | None) -> Ite
     yield f"{what}: stock has it and ours has not; define it"
   elif stock.kind == "function":
     if ours.kind != "function":
-      yield f"{what}: stock's is a function and ours a {ours.kind}; write it as a def, whose signature can be read"
+      yield f"{what}: stock's is a function, ours a {ours.kind}; write a def, whose signature can be read"
       return
     if stock.decorator != ours.decorator:
-      yield f"{what}: stock's is a {stock.decorator or 'plain function'}, ours a {ours.decorator or 'plain function'}"
+      theirs, mine = (side.decorator or "plain function" for side in (stock, ours))
+      yield f"{what}: stock's is a {theirs} and ours a {mine}; decorate ours as stock's is"
     yield from _parameter_differences(what, stock.parameters, ours.parameters)
   elif stock.kind == "class":
     if ours.kind != "class":
-      yield f"{what}: stock's is a class and ours a {ours.kind}; isinstance and subclassing need a class"
+      yield f"{what}: stock's is a class, ours a {ours.kind}; write a class, for isinstance and subclasses"
       return
     for base in sorted(stock.bases - ours.bases):
-      yield f"{what}: stock's derives from {base} and ours does not"
+      yield f"{what}: stock's derives from {base} and ours does not; derive from it"
     for name in filter(public_member, stock.members):
       yield from incompatibilities(f"{what}.{name}", stock.members[name], ours.members.get(name))
 
@@ -276,13 +278,13 @@ def _parameter_differences(
     if theirs == "absent":
       yield f"{what}: parameter {i + 1}, {mine}, is not in stock; make it keyword only"
     elif theirs != mine:
-      yield f"{what}: parameter {i + 1} is {theirs} in stock and {mine} in ours; use stock's name, place and default"
+      yield f"{what}: parameter {i + 1} is {theirs} in stock and {mine} in ours; take stock's"
   named = {p.name: p for p in ours if p.kind == "keyword"}
   for p in stock:
     if p.kind == "keyword" and str(named.get(p.name)) != str(p):
-      yield f"{what}: {p} is {named.get(p.name, 'absent')} in ours; use stock's name and default"
+      yield f"{what}: {p} in stock is {named.get(p.name, 'absent')} in ours; take stock's"
     elif p.kind == "**kwargs" and all(q.kind != "**kwargs" for q in ours):
-      yield f"{what}: stock takes **{p.name} and ours does not"
+      yield f"{what}: stock takes **{p.name} and ours does not; take it"
   known = {p.name for p in stock}
   for p in named.values():
     if p.name not in known and p.default is None:

@@ -1,4 +1,4 @@
-"""Makes our package tree: the stock files, ours laid over them, and the grafts, with every promise checked."""
+"""Makes our package tree: stock's files, ours laid over them, the grafts; checks every promise."""
 
 import base64
 import hashlib
@@ -47,15 +47,15 @@ def find_stock(search: Sequence[str]) -> Stock:
   Raises:
     BuildError: if there is none, or it is of another version, or it is this build itself.
   """
-  cure = f"install torch_xla=={STOCK_VERSION} from the package index, or build isolated (plain `pip install .`)"
+  cure = f"install torch_xla=={STOCK_VERSION} there, or build isolated (plain `pip install .`)"
   paths = [path for path in search if path and pathlib.Path(path).resolve() != OURS.resolve()]
   found = next(iter(importlib.metadata.distributions(name="torch_xla", path=paths)), None)
   if found is None:
     raise BuildError(f"torch_xla: no stock wheel in the build environment, wanted {STOCK_VERSION}; {cure}")
   if "+" in found.version:
-    raise BuildError(f"torch_xla: the build environment holds {found.version}, an overlay already; {cure}")
+    raise BuildError(f"torch_xla: the build environment has {found.version}, this build itself; {cure}")
   if found.version != STOCK_VERSION:
-    raise BuildError(f"torch_xla: the build environment holds {found.version}, wanted {STOCK_VERSION}; {cure}")
+    raise BuildError(f"torch_xla: the build environment has {found.version}, not {STOCK_VERSION}; {cure}")
   root = pathlib.Path(str(found.locate_file("")))
   files = found.files or []
   record = next((f for f in files if f.name == "RECORD"), None)
@@ -89,7 +89,7 @@ def verify(stock: Stock) -> None:
         digest.update(block)
     value = base64.urlsafe_b64encode(digest.digest()).rstrip(b"=").decode()
     if value != file.hash.value:
-      raise BuildError(f"{file}: its {file.hash.mode} is {value}, stock's RECORD says {file.hash.value}; {cure}")
+      raise BuildError(f"{file}: its digest is {value}, stock's RECORD says {file.hash.value}; {cure}")
 
 
 def our_files(ours: pathlib.Path = OURS) -> list[str]:

@@ -1,0 +1,64 @@
+# make venv | run | test | lint | bench | develop | clean
+#
+# .venv holds the built wheel and the test tools. build/env holds stock, which the wheel is made from.
+
+PYTHON ?= python3
+BIN := .venv/bin
+BUILD := build/env/bin
+PIP := pip --disable-pip-version-check --quiet
+
+# Folders stand in the list too: their time changes when a file goes away.
+SOURCES := $(shell find torch_xla -name __pycache__ -prune -o \( -type d -o -name '*.py' \) -print) \
+  overlay.py build_api.py build_overlay.py setup.py pyproject.toml LICENSE README.md
+WHEEL = $(wildcard dist/torch_xla-*.whl)
+SUITES := test/unit test/wheel test/pjrt test/hosts test/aot
+CODE := torch_xla test benchmarks examples overlay.py build_api.py build_overlay.py setup.py
+
+.PHONY: venv run test lint bench develop clean
+.DELETE_ON_ERROR:
+
+venv: .venv/installed
+
+# The build environment that pyproject.toml's build-system asks for, kept so that a rebuild fetches nothing.
+build/env/ready: pyproject.toml
+	$(PYTHON) -m venv build/env
+	$(BUILD)/$(PIP) install 'setuptools>=77' && $(BUILD)/$(PIP) install --no-deps torch_xla==2.9.0
+	touch $@
+
+dist/built: build/env/ready $(SOURCES)
+	rm -rf dist && mkdir dist
+	$(BUILD)/$(PIP) wheel --no-deps --no-build-isolation --wheel-dir dist .
+	touch $@
+
+# Once, and when pyproject.toml changes: torch and the tools.
+.venv/tools: pyproject.toml | dist/built
+	$(PYTHON) -m venv .venv
+	$(BIN)/$(PIP) install "$$(echo dist/torch_xla-*.whl)[test]"
+	touch $@
+
+# When a source changes: our wheel alone.
+.venv/installed: dist/built .venv/tools
+	$(BIN)/$(PIP) install --no-deps --force-reinstall dist/torch_xla-*.whl
+	touch $@
+
+run: venv
+	$(BIN)/python examples/per_rank.py
+
+test: lint
+	$(BIN)/pytest $(wildcard $(SUITES))
+
+lint: venv
+	$(BIN)/ruff format --check $(wildcard $(CODE))
+	$(BIN)/ruff check $(wildcard $(CODE))
+	$(BIN)/mypy
+
+bench: venv
+	$(BIN)/python -m benchmarks
+
+# Makes .venv import the checkout. Again after a new file or a graft; `make venv` puts the wheel back.
+develop: venv
+	$(BIN)/$(PIP) install --no-deps --editable .
+	rm .venv/installed
+
+clean:
+	rm -rf .venv build dist LICENSE.torch_xla .pytest_cache .mypy_cache .ruff_cache .hypothesis
