@@ -1,6 +1,7 @@
 # make venv | run | test | lint | bench | develop | clean
 #
-# .venv holds the built wheel and the test tools. build/env holds stock, which the wheel is made from.
+# .venv holds the built wheel and the test tools. build/env holds stock, which the wheel is made from,
+# and build/stock its wheel, which test/wheel installs.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -22,7 +23,8 @@ venv: .venv/installed
 # The build environment that pyproject.toml's build-system asks for, kept so that a rebuild fetches nothing.
 build/env/ready: pyproject.toml
 	$(PYTHON) -m venv build/env
-	$(BUILD)/$(PIP) install 'setuptools>=77' && $(BUILD)/$(PIP) install --no-deps torch_xla==2.9.0
+	$(BUILD)/$(PIP) download --no-deps --dest build/stock torch_xla==2.9.0
+	$(BUILD)/$(PIP) install --no-deps build/stock/*.whl 'setuptools>=77'
 	touch $@
 
 dist/built: build/env/ready $(SOURCES)

@@ -18,7 +18,7 @@ FLOORS = (
 )
 
 # Cost tens of milliseconds each, or start threads: only inside the functions that need them.
-HEAVY = ("asyncio", "google", "http", "jax", "requests", "rich", "sklearn", "tqdm", "yaml")
+HEAVY = ("google", "jax", "requests", "rich", "sklearn", "tqdm", "yaml")
 
 
 def sources(folder: str = "") -> list[pathlib.Path]:
