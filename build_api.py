@@ -271,13 +271,14 @@ def incompatibilities(what: str, stock: Entry | None, ours: Entry | None) -> Ite
 def _parameter_differences(
   what: str, stock: tuple[Parameter, ...], ours: tuple[Parameter, ...]
 ) -> Iterator[str]:
+  # A stock default of `...` stands for "whatever it is", so any default of ours agrees with it.
   ordered = [p for p in ours if p.kind in ("any", "positional only", "*args")]
   wanted = [p for p in stock if p.kind in ("any", "positional only", "*args")]
   for i in range(max(len(ordered), len(wanted))):
     theirs, mine = (str(side[i]) if i < len(side) else "absent" for side in (wanted, ordered))
     if theirs == "absent":
       yield f"{what}: parameter {i + 1}, {mine}, is not in stock; make it keyword only"
-    elif theirs != mine:
+    elif theirs != mine and not (theirs.endswith("=...") and mine.startswith(theirs[:-3])):
       yield f"{what}: parameter {i + 1} is {theirs} in stock and {mine} in ours; take stock's"
   named = {p.name: p for p in ours if p.kind == "keyword"}
   for p in stock:

@@ -14,6 +14,7 @@ FLOORS = (
   ("plan",),
   ("rules",),
   ("call", "grad", "functional"),
+  ("ops",),
   ("__init__",),
 )
 

@@ -123,7 +123,7 @@ def test_it_installs_over_stock_and_gives_stock_back(environment, wheel, stock_w
 
 def test_all_that_this_environment_asks_for_is_installed(command):
   done = command(sys.executable, "-m", "pip", "check")
-  assert "torch" not in done.stdout.replace("No broken requirements found.", ""), done.stdout
+  assert done.returncode == 0, done.stdout
 
 
 def test_a_source_distribution_builds_the_same_tree(stock_env, command, tmp_path):
