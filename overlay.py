@@ -18,10 +18,21 @@ class Graft(NamedTuple):
 
 
 REPLACED: tuple[str, ...] = (
+  "torch_xla/_internal/pjrt.py",  # starts processes and rank threads in launch order
+  "torch_xla/_internal/rendezvous.py",  # xla:// takes rank and store from the pod
   "torch_xla/version.py",  # the version of this build
 )
 
-GRAFTS: dict[str, tuple[Graft, ...]] = {}
+GRAFTS: dict[str, tuple[Graft, ...]] = {
+  "torch_xla/runtime.py": (
+    Graft("torch_xla.pod.identity", ("global_ordinal", "local_ordinal", "world_size")),
+    Graft("torch_xla.pod.legacy", (), ("requires_pjrt", "using_pjrt")),
+  ),
+  "torch_xla/core/xla_model.py": (
+    Graft("torch_xla.pod.replication", ("set_replication",), ("get_ordinal", "xrt_world_size")),
+  ),
+  "torch_xla/torch_xla.py": (Graft("torch_xla._internal.pjrt", ("launch",)),),
+}
 
 
 def graft_line(graft: Graft) -> str:

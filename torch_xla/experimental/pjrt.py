@@ -1,0 +1,108 @@
+"""The module that programs for torch_xla 1.13 to 2.0 import; each name forwards to its present home."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+import torch_xla
+from torch_xla._internal.pjrt import (
+  initialize_multiprocess,
+  initialize_singleprocess,
+  run_multiprocess,
+  spawn,
+  spawn_threads,
+)
+from torch_xla.core import xla_model as xm
+from torch_xla.pod.legacy import requires_pjrt, using_pjrt
+from torch_xla.runtime import (
+  addressable_device_count,
+  device_type,
+  global_device_count,
+  global_ordinal,
+  local_device_count,
+  local_ordinal,
+  local_process_count,
+  process_count,
+  process_index,
+  set_device_type,
+  world_size,
+)
+from torch_xla.runtime import global_runtime_device_attributes as global_device_attributes
+from torch_xla.runtime import runtime_device_attributes as device_attributes
+
+__all__ = [
+  "addressable_device_count",
+  "broadcast_master_param",
+  "device_attributes",
+  "device_type",
+  "global_device_attributes",
+  "global_device_count",
+  "global_ordinal",
+  "initialize_multiprocess",
+  "initialize_singleprocess",
+  "local_device_count",
+  "local_ordinal",
+  "local_process_count",
+  "process_count",
+  "process_index",
+  "rendezvous",
+  "requires_pjrt",
+  "run_multiprocess",
+  "set_device_type",
+  "spawn",
+  "spawn_threads",
+  "using_pjrt",
+  "world_size",
+  "xla_device",
+]
+
+# Before 2.0 these two had a leading underscore.
+_run_multiprocess = run_multiprocess
+_spawn = spawn
+
+
+def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device:
+  """Returns a device of this process.
+
+  Args:
+    n: its torch index; None: the calling thread's.
+    devkind: its type, such as TPU; only the one type that the runtime has is possible.
+
+  Raises:
+    ValueError: the runtime has no device of that type.
+  """
+  if devkind is not None and devkind != device_type():
+    raise ValueError(
+      f"xla_device: devkind={devkind!r}, but PJRT_DEVICE={device_type()}; drop devkind or change PJRT_DEVICE."
+    )
+  return torch_xla.device(n)
+
+
+def rendezvous(tag: str, payload: bytes, ordinals: list[int] | None = None) -> list[bytes]:
+  """Waits for the other ranks and exchanges payloads.
+
+  Args:
+    tag: name of the meeting.
+    payload: this rank's bytes.
+    ordinals: who meets; None: everybody.
+
+  Returns:
+    The payloads in ordinal order.
+  """
+  return xm.rendezvous(tag, payload, ordinals or [])
+
+
+def broadcast_master_param(model: nn.Module) -> None:
+  """Gives every rank the parameters and buffers of rank 0.
+
+  Args:
+    model: on an XLA device; changed in place.
+  """
+  xm.broadcast_master_param(model)
+
+
+def __getattr__(name: str) -> Any:
+  raise AttributeError(
+    f"torch_xla.experimental.pjrt has no {name!r}; look for it in torch_xla.runtime or torch_xla.core.xla_model."
+  )

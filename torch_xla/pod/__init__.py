@@ -1,0 +1,1 @@
+"""The host side of a pod: who am I, is everybody here."""
