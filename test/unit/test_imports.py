@@ -14,7 +14,7 @@ FLOORS = (
   ("plan",),
   ("rules",),
   ("call", "grad", "functional"),
-  ("ops",),
+  ("ops", "training", "functions"),
   ("__init__",),
 )
 

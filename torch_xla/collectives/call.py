@@ -1,0 +1,118 @@
+"""Plan -> cached computation -> one native call: the hot path, where a cached call costs no more than stock's."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import _XLAC
+import torch
+
+from . import plan as planning
+from .hlo import Array
+from .plan import Plan, World
+from .rules import TABLE, emit
+
+
+class _Single(NamedTuple):
+  size: int = 1
+  replicas: tuple[int, ...] = (0,)
+
+
+_SINGLE = _Single()
+
+
+class Entry(NamedTuple):
+  """One compiled-once computation: the plan, XLA's handle, and the name its node has in lazy graphs."""
+
+  plan: Plan
+  computation: Any
+  node: str
+
+
+def _single() -> World:
+  return _SINGLE
+
+
+_world: Callable[[], World] = _single
+_entries: dict[Any, Entry] = {}
+_lock = threading.Lock()
+
+
+def bind(world: Callable[[], World]) -> None:
+  """Says where the ranks are known; called once, by the module that sees both sides.
+
+  Args:
+    world: returns the World; the same object as long as nothing changed, since caches are keyed by it.
+  """
+  global _world
+  _world = world
+
+
+def world() -> World:
+  """Returns the World that collectives are planned for.
+
+  Returns:
+    Its size and the replica of each ordinal.
+  """
+  return _world()
+
+
+def run(name: str, tensors: Sequence[torch.Tensor], args: tuple) -> list[torch.Tensor]:
+  """Puts one collective into the lazy graph.
+
+  Args:
+    name: row of `rules.TABLE`.
+    tensors: operands, on one XLA device.
+    args: hashable arguments of the row's planner.
+
+  Returns:
+    One result for each operand.
+
+  Raises:
+    ValueError: see the row's planner.
+    TypeError: likewise.
+  """
+  # Adding two lines a tensor here is what a long list of gradients pays for.
+  key = (name, _world(), args, *[(tensor.dtype, tensor.shape) for tensor in tensors])
+  entry = _entries.get(key)
+  if entry is None:
+    if not tensors:
+      return []
+    entry = _make(key, name, tensors, args)
+  try:
+    return _XLAC._xla_user_computation(entry.node, tensors, entry.computation)
+  except RuntimeError:
+    planning.check_tensors(name, tensors)
+    raise
+
+
+def plan(name: str, tensors: Sequence[torch.Tensor], args: tuple) -> Plan:
+  """Plans a collective without tracing it.
+
+  Args:
+    name: row of `rules.TABLE`.
+    tensors: operands, on any device.
+    args: arguments of the row's planner.
+
+  Returns:
+    The plan.
+
+  Raises:
+    ValueError: see the row's planner.
+    TypeError: likewise.
+  """
+  kinds = tuple(Array(tensor.dtype, tuple(tensor.shape)) for tensor in tensors)
+  return TABLE[name].plan(_world(), kinds, *args)
+
+
+def _make(key: Any, name: str, tensors: Sequence[torch.Tensor], args: tuple) -> Entry:
+  made = plan(name, tensors, args)
+  planning.check_tensors(name, tensors)
+  cpu = _XLAC._xla_real_devices()[tensors[0].device.index or 0].startswith("CPU")
+  with _lock:  # rank threads share the computation, so that they also share the program compiled from it
+    if key not in _entries:
+      computation = _XLAC._xla_op_computation_from_module_proto(name, emit(made, cpu))
+      _entries[key] = Entry(made, computation, f"xla::ordinal_{name}")
+    return _entries[key]

@@ -1,0 +1,341 @@
+"""The table: one row and one lowering function for each collective. Start reading here.
+
+A lowering takes the computation being written, the plan, the operands' values and whether XLA:CPU compiles it, and
+returns the results' values. What is common to all (parameters, empty tensors, pins, the root) is in `emit`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from . import plan as planning
+from . import reductions
+from .hlo import Array, Computation, Module, Value, messages
+from .plan import Plan
+
+Lowering = Callable[[Computation, Plan, list[Value], bool], list[Value]]
+
+
+class Row(NamedTuple):
+  """One collective.
+
+  Args:
+    plan: checks the arguments and makes the Plan; takes (world, operand types, *arguments).
+    lower: writes the collective.
+    dual: arguments -> (name, arguments) of the adjoint collective; None where the collective is not differentiable.
+    schema: the arguments as torch.library spells them; groups and pairs travel as text.
+    pin: which side carries the pinned layout, "operand" or "result". XLA's collective matmul and its combiners look at
+      the other side, so they still fire; `constrain_layout` on the collective itself defeats them.
+  """
+
+  plan: Callable[..., Plan]
+  lower: Lowering
+  dual: Callable[..., tuple[str, tuple]] | None
+  schema: str
+  pin: str
+
+
+def emit(plan: Plan, cpu: bool) -> bytes:
+  """Writes the HLO module of a plan.
+
+  Args:
+    plan: what to write.
+    cpu: whether XLA:CPU compiles it; the backends lack different reductions, see `reductions`.
+
+  Returns:
+    A serialized HloModuleProto whose parameters are the plan's operands and whose root is the result, or the tuple of
+    results where there are several operands. It names no rank, so all ranks compile one program.
+  """
+  entry = Computation(Module(plan.op), "entry")
+  row = TABLE[plan.op]
+  values = [entry.parameter(kind) for kind in plan.operands]
+  # Nothing to move for an empty tensor, and XLA:CPU dies of a division by zero if asked to.
+  solid = [index for index, kind in enumerate(plan.results) if kind.numel]
+  moved = [_pinned(entry, plan, values[index], row.pin == "operand") for index in solid]
+  lowered = row.lower(entry, _only(plan, solid), moved, cpu) if solid else []
+  done = {index: _pinned(entry, plan, value, row.pin == "result") for index, value in zip(solid, lowered, strict=True)}
+  results = [done[index] if index in done else entry.full(kind, 0) for index, kind in enumerate(plan.results)]
+  entry.close(results[0] if len(results) == 1 else entry.add("tuple", plan.results, *results))
+  return entry.module.serialize(entry)
+
+
+def _only(plan: Plan, chosen: list[int]) -> Plan:
+  per_operand = ("operands", "results", "dims", "concat_dims")
+  kept: dict[str, Any] = {
+    name: tuple(getattr(plan, name)[i] for i in chosen) for name in per_operand if getattr(plan, name)
+  }
+  return dataclasses.replace(plan, **kept)
+
+
+def _pinned(comp: Computation, plan: Plan, value: Value, here: bool) -> Value:
+  if not (plan.pin and here):
+    return value
+  # Asks for the row-major layout written in its shape on whatever it wraps; XLA drops it once layouts are assigned.
+  return comp.add("custom-call", value.type, value, custom_call_target="LayoutConstraint")
+
+
+def _peers(plan: Plan) -> dict[str, Any]:
+  """Returns the fields that say who takes part: the one place that writes groups and channels."""
+  group = messages()["ReplicaGroup"]
+  fields: dict[str, Any] = {"replica_groups": [group(replica_ids=members) for members in plan.groups]}
+  if plan.channel_id is not None:
+    fields.update(channel_id=plan.channel_id, use_global_device_ids=plan.use_global_device_ids)
+  return fields
+
+
+def _together(
+  comp: Computation,
+  kinds: Sequence[Array],
+  keys: Sequence[Hashable],
+  write: Callable[[list[int], Any], Value],
+) -> list[Value]:
+  """Writes one instruction for all operands of one key, and takes its tuple apart."""
+  results: dict[int, Value] = {}
+  for key in dict.fromkeys(keys):
+    members = [index for index, each in enumerate(keys) if each == key]
+    if len(members) == 1:
+      results[members[0]] = write(members, kinds[members[0]])
+      continue
+    joint = write(members, tuple(kinds[index] for index in members))
+    for position, index in enumerate(members):
+      results[index] = comp.add("get-tuple-element", kinds[index], joint, tuple_index=position)
+  return [results[index] for index in range(len(keys))]
+
+
+def _all_gather(comp: Computation, plan: Plan, values: list[Value], cpu: bool) -> list[Value]:
+  """One all-gather for all operands gathered along one dimension; their dtypes and shapes may differ."""
+  solid = [value if value.type.dims else comp.add("reshape", Array(value.type.dtype, (1,)), value) for value in values]
+
+  def write(members: list[int], kind: Any) -> Value:
+    operands = [solid[index] for index in members]
+    return comp.add("all-gather", kind, *operands, dimensions=[plan.dims[members[0]]], **_peers(plan))
+
+  return _together(comp, plan.results, plan.dims, write)
+
+
+def _all_reduce(comp: Computation, plan: Plan, values: list[Value], cpu: bool) -> list[Value]:
+  """One all-reduce for all operands of one dtype."""
+
+  def write(members: list[int], kind: Any) -> Value:
+    operands = [values[index] for index in members]
+    dtype = operands[0].type.dtype
+    if not reductions.is_native("all-reduce", plan.reduce, dtype, cpu):
+      return reductions.over_leading(comp, plan.reduce, _gathered(comp, plan, operands[0]))
+    body = reductions.reducer(comp, plan.reduce, dtype)
+    return comp.add("all-reduce", kind, *operands, called_computation_ids=[body], **_peers(plan))
+
+  summed = _together(comp, plan.results, _keys("all-reduce", plan, cpu), write)
+  return [reductions.scaled(comp, value, plan.scale) for value in summed]
+
+
+def _reduce_scatter(comp: Computation, plan: Plan, values: list[Value], cpu: bool) -> list[Value]:
+  """One reduce-scatter for all operands of one dtype and dimension."""
+
+  def write(members: list[int], kind: Any) -> Value:
+    operands = [values[index] for index in members]
+    dtype, dim = operands[0].type.dtype, plan.dims[members[0]]
+    if not reductions.is_native("reduce-scatter", plan.reduce, dtype, cpu):
+      return reductions.over_leading(comp, plan.reduce, _exchanged(comp, plan, operands[0], dim))
+    body = reductions.reducer(comp, plan.reduce, dtype)
+    return comp.add("reduce-scatter", kind, *operands, dimensions=[dim], called_computation_ids=[body], **_peers(plan))
+
+  summed = _together(comp, plan.results, _keys("reduce-scatter", plan, cpu), write)
+  return [reductions.scaled(comp, value, plan.scale) for value in summed]
+
+
+def _keys(collective: str, plan: Plan, cpu: bool) -> list[Hashable]:
+  """What may share one instruction: a dtype (and dimension), unless the backend lacks the reduction."""
+  return [
+    (kind.dtype, plan.dims[index] if plan.dims else 0)
+    if reductions.is_native(collective, plan.reduce, kind.dtype, cpu)
+    else index
+    for index, kind in enumerate(plan.operands)
+  ]
+
+
+def _gathered(comp: Computation, plan: Plan, value: Value) -> Value:
+  """Stacks the tensors of the group along a new leading dimension."""
+  dtype, dims = value.type
+  one = comp.add("reshape", Array(dtype, (1, *dims)), value)
+  groups = plan.groups
+  if len({len(group) for group in groups}) > 1:
+    # A gather's result has one shape on all ranks: everybody gathers the world and blanks the rows of other groups.
+    groups = (tuple(sorted(replica for group in groups for replica in group)),)
+  stacked = Array(dtype, (len(groups[0]), *dims))
+  rows = comp.add("all-gather", stacked, one, dimensions=[0], **_peers(dataclasses.replace(plan, groups=groups)))
+  if groups is plan.groups:
+    return rows
+  mine = [[peer in group for peer in groups[0]] for replica in groups[0] for group in plan.groups if replica in group]
+  mask = comp.add("broadcast", Array(torch.bool, stacked.dims), _of_replica(comp, mine), dimensions=[0])
+  return comp.add("select", stacked, mask, rows, comp.full(stacked, reductions.neutral(plan.reduce, dtype)))
+
+
+def _exchanged(comp: Computation, plan: Plan, value: Value, dim: int) -> Value:
+  """Sends the j-th block along `dim` to the j-th member; stacks the blocks received along a new leading dimension."""
+  count = len(plan.groups[0])
+  # XLA reads an all-to-all with a channel as one between partitions, and the TPU compiler dies of it.
+  peers = _peers(dataclasses.replace(plan, channel_id=None))
+  swapped = comp.add("all-to-all", value.type, value, dimensions=[dim], **peers)
+  dtype, dims = value.type
+  blocks = (*dims[:dim], count, dims[dim] // count, *dims[dim + 1 :])
+  return _transposed(
+    comp,
+    comp.add("reshape", Array(dtype, blocks), swapped),
+    [dim, *(a for a in range(len(blocks)) if a != dim)],
+  )
+
+
+def _transposed(comp: Computation, value: Value, order: list[int]) -> Value:
+  dtype, dims = value.type
+  return comp.add("transpose", Array(dtype, tuple(dims[axis] for axis in order)), value, dimensions=order)
+
+
+def _of_replica(comp: Computation, table: list[list[bool]]) -> Value:
+  """Looks up this replica's row of a constant table, so that the choice depends on the rank, the program not."""
+  count, width = len(table), len(table[0])
+  replica = comp.add("convert", Array(torch.int32, ()), comp.add("replica-id", Array(torch.uint32, ())))
+  rows = comp.constant(Array(torch.bool, (count, width)), [entry for row in table for entry in row])
+  row = comp.add(
+    "dynamic-slice",
+    Array(torch.bool, (1, width)),
+    rows,
+    replica,
+    comp.scalar(torch.int32, 0),
+    dynamic_slice_sizes=[1, width],
+  )
+  return comp.add("reshape", Array(torch.bool, (width,)), row)
+
+
+def _all_to_all(comp: Computation, plan: Plan, values: list[Value], cpu: bool) -> list[Value]:
+  """One array-form all-to-all an operand, then the blocks are laid along the other dimension.
+
+  The array form accesses a third of the bytes that the tuple form does on a TPU.
+  """
+  results = []
+  for value, kind, split, concat in zip(values, plan.results, plan.dims, plan.concat_dims, strict=True):
+    stacked = _exchanged(comp, plan, value, split)
+    # The senders' axis goes in front of the dimension it is laid along.
+    order = list(range(1, len(stacked.type.dims)))
+    order.insert(concat, 0)
+    results.append(comp.add("reshape", kind, _transposed(comp, stacked, order)))
+  return results
+
+
+def _collective_permute(comp: Computation, plan: Plan, values: list[Value], cpu: bool) -> list[Value]:
+  """One collective-permute an operand: XLA's call inliner drops all operands but the first of a joint one."""
+  pair = messages()["SourceTarget"]
+  pairs = [pair(source=source, target=target) for source, target in plan.groups]
+  if not pairs:
+    return [comp.full(value.type, 0) for value in values]
+  return [comp.add("collective-permute", value.type, value, source_target_pairs=pairs) for value in values]
+
+
+def _collective_broadcast(comp: Computation, plan: Plan, values: list[Value], cpu: bool) -> list[Value]:
+  """One all-reduce for all operands of one bit width, to which all but the roots contribute zero bits.
+
+  As integers, so that NaN payloads and -0.0 arrive as they were and nothing that other ranks hold can leak in.
+  """
+  count = sum(len(group) for group in plan.groups)
+  roots = _of_replica(comp, [[replica in plan.roots] for replica in range(count)])
+  parts = [_bits(comp, value, cpu) for value in values]
+  flat = [part for each in parts for part in each]
+  sent = []
+  for part in flat:
+    mask = comp.add("broadcast", Array(torch.bool, part.type.dims), comp.add("reshape", Array(torch.bool, ()), roots))
+    # -0.0 is what leaves every float unchanged when added; only float64 on a TPU is still a float here.
+    blank = comp.full(part.type, -0.0 if part.type.dtype.is_floating_point else 0)
+    sent.append(comp.add("select", part.type, mask, part, blank))
+
+  def write(members: list[int], kind: Any) -> Value:
+    body = reductions.reducer(comp, "sum", sent[members[0]].type.dtype)
+    operands = [sent[index] for index in members]
+    return comp.add("all-reduce", kind, *operands, called_computation_ids=[body], **_peers(plan))
+
+  arrived = iter(_together(comp, [part.type for part in sent], [part.type.dtype for part in sent], write))
+  results = [
+    _from_bits(comp, value.type, [next(arrived) for _ in each]) for value, each in zip(values, parts, strict=True)
+  ]
+  if -1 not in plan.roots:
+    return results
+  rooted = {replica for group, root in zip(plan.groups, plan.roots, strict=True) if root >= 0 for replica in group}
+  served = comp.add("reshape", Array(torch.bool, ()), _of_replica(comp, [[r in rooted] for r in range(count)]))
+  masks = [comp.add("broadcast", Array(torch.bool, value.type.dims), served) for value in values]
+  return [comp.add("select", value.type, m, new, value) for value, m, new in zip(values, masks, results, strict=True)]
+
+
+_BITS = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32, 8: torch.uint64}
+
+
+def _bits(comp: Computation, value: Value, cpu: bool) -> list[Value]:
+  """Views a value as integers; a complex one as two values."""
+  dtype, dims = value.type
+  if dtype.is_complex:
+    real = Array(dtype.to_real(), dims)
+    return [bits for part in ("real", "imag") for bits in _bits(comp, comp.add(part, real, value), cpu)]
+  # The TPU has no float64: the compiler keeps a pair of float32 and refuses to view it as bits.
+  if not dtype.is_floating_point or (dtype == torch.float64 and not cpu):
+    return [value]
+  return [comp.add("bitcast-convert", Array(_BITS[dtype.itemsize], dims), value)]
+
+
+def _from_bits(comp: Computation, kind: Array, parts: list[Value]) -> Value:
+  if kind.dtype.is_complex:
+    half = Array(kind.dtype.to_real(), kind.dims)
+    return comp.add("complex", kind, *[_from_bits(comp, half, [part]) for part in parts])
+  return parts[0] if parts[0].type == kind else comp.add("bitcast-convert", kind, parts[0])
+
+
+TABLE: dict[str, Row] = {
+  "all_gather": Row(
+    planning.all_gather,
+    _all_gather,
+    lambda dim, groups, pin, channel, ids: (
+      "reduce_scatter",
+      ("sum", 1.0, dim, None, groups, pin, channel, ids),
+    ),
+    "int dim, str? groups, bool pin, int? channel_id, bool global_ids",
+    pin="operand",
+  ),
+  "reduce_scatter": Row(
+    planning.reduce_scatter,
+    _reduce_scatter,
+    lambda reduce, scale, dim, count, groups, pin, channel, ids: (
+      "all_gather",
+      (dim, groups, pin, channel, ids),
+    ),
+    "str reduce, float scale, int dim, int? count, str? groups, bool pin, int? channel_id, bool global_ids",
+    pin="result",
+  ),
+  "all_reduce": Row(
+    planning.all_reduce,
+    _all_reduce,
+    lambda reduce, scale, groups, pin: ("all_reduce", ("sum", 1.0, groups, pin)),
+    "str reduce, float scale, str? groups, bool pin",
+    pin="result",
+  ),
+  "all_to_all": Row(
+    planning.all_to_all,
+    _all_to_all,
+    lambda split, concat, count, groups, pin: ("all_to_all", (concat, split, count, groups, pin)),
+    "int split, int concat, int count, str? groups, bool pin",
+    pin="operand",
+  ),
+  "collective_permute": Row(
+    planning.collective_permute,
+    _collective_permute,
+    lambda pairs, pin: ("collective_permute", (tuple((target, source) for source, target in pairs), pin)),
+    "str pairs, bool pin",
+    pin="operand",
+  ),
+  "collective_broadcast": Row(
+    planning.collective_broadcast,
+    _collective_broadcast,
+    None,
+    "int root, str? groups, bool pin",
+    pin="result",
+  ),
+}
