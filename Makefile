@@ -36,12 +36,12 @@ dist/built: build/env/ready $(SOURCES)
 .venv/tools: pyproject.toml | dist/built
 	$(PYTHON) -m venv .venv
 	$(BIN)/$(PIP) install "$$(echo dist/torch_xla-*.whl)[test]"
-	touch $@
+	touch $@ .venv/fresh
 
 # When a source changes: our wheel alone.
 .venv/installed: dist/built .venv/tools
-	$(BIN)/$(PIP) install --no-deps --force-reinstall dist/torch_xla-*.whl
-	touch $@
+	test .venv/fresh -nt dist/built || $(BIN)/$(PIP) install --no-deps --force-reinstall dist/torch_xla-*.whl
+	rm -f .venv/fresh && touch $@
 
 run: venv
 	$(BIN)/python examples/per_rank.py
