@@ -1,4 +1,4 @@
-"""Starts a function on every device of the launch: processes, and rank threads where a process has several devices."""
+"""Starts a function on every device of the launch: processes, and threads where one has several devices."""
 
 import contextlib
 import dataclasses
@@ -29,7 +29,7 @@ def _device_kind() -> str:
 
 
 def _plugin() -> Any:
-  from torch_xla.experimental import plugins
+  import torch_xla.experimental.plugins as plugins
 
   return plugins.default() if plugins.using_dynamic_plugins() else None
 
@@ -45,7 +45,7 @@ def initialize_singleprocess() -> None:
   if plugin := _plugin():
     plugin.configure_single_process()
   elif _device_kind() == "TPU":
-    from torch_xla._internal import tpu
+    import torch_xla._internal.tpu as tpu
 
     tpu.configure_one_chip_topology()
   replication.set_replication("xla:0", [])
@@ -73,11 +73,11 @@ def initialize_multiprocess(local_rank: int, local_world_size: int) -> None:
   if plugin := _plugin():
     plugin.configure_multiprocess(local_rank, local_world_size)
   elif _device_kind() == "TPU":
-    from torch_xla._internal import tpu
+    import torch_xla._internal.tpu as tpu
 
     tpu.configure_topology(local_rank, local_world_size)
   elif _device_kind() == "NEURON":
-    from torch_xla._internal import neuron
+    import torch_xla._internal.neuron as neuron
 
     neuron.initialize_env(local_rank, local_world_size)
   _join(launch)
@@ -90,7 +90,7 @@ def _join(launch: environments.Launch) -> None:
 
 
 def initialize_torchrun(alone: bool = False) -> None:
-  """Makes a process that torchrun started a part of the pod, or a world of one where torchrun started no other.
+  """Makes a process that torchrun started a part of its pod, or a world of one if torchrun started no other.
 
   Args:
     alone: True makes it a world of one in any case.
@@ -167,11 +167,11 @@ def _local_process_count() -> int:
   if plugin := _plugin():
     return plugin.physical_chip_count()
   if _device_kind() == "TPU":
-    from torch_xla._internal import tpu
+    import torch_xla._internal.tpu as tpu
 
     return tpu.num_local_processes()
   if _device_kind() == "NEURON":
-    from torch_xla._internal import neuron
+    import torch_xla._internal.neuron as neuron
 
     return neuron.num_local_processes()
   return 1
@@ -182,8 +182,8 @@ def run_multiprocess(
 ) -> dict[int, R]:
   """Runs a function on every device of this host, in new processes.
 
-  Each process owns one chip; one with several devices runs the function in a thread per device. On CPU it is one
-  process with CPU_NUM_DEVICES threads.
+  Each process owns one chip; one with several devices runs the function in a thread per device. On CPU it is
+  one process with CPU_NUM_DEVICES threads.
 
   Args:
     fn: the function.
@@ -200,8 +200,8 @@ def run_multiprocess(
   """
   if _XLAC._xla_runtime_is_initialized():
     raise RuntimeError(
-      "Runtime is already initialized: this process has used an XLA device, which its children then cannot own. "
-      "Use devices only inside the function that is launched."
+      "Runtime is already initialized: this process has used an XLA device, which its children then cannot "
+      "own. Use devices only inside the function that is launched."
     )
   count = _local_process_count()
   results = processes.run(
@@ -214,7 +214,7 @@ def run_multiprocess(
 
 
 def _child_environs(count: int) -> list[dict[str, str]]:
-  """Returns what each child's environment adds to ours: its place, the store, room for a CPU pod's threads."""
+  """Returns what each child's environment adds to ours: its place, the store, room for rank threads."""
   global _launches
   _launches += 1
   environ = dict(os.environ)
@@ -244,8 +244,9 @@ def _with_store(places: list[environments.Launch], timeout_s: float) -> list[env
     served = store.serve(first.store_host, port, timeout_s)
     if served is None:
       raise RuntimeError(
-        f"store {first.store_host}:{port}: the port is taken, or the address is not this machine's though it is "
-        "host 0. Set XLA_POD_STORE_PORT to a free port, the same on every host, or correct the list of hosts."
+        f"store {first.store_host}:{port}: the port is taken, or the address is not this machine's though "
+        "it is host 0. Set XLA_POD_STORE_PORT to a free port, the same on every host, or correct "
+        "the list of hosts."
       )
     port = served
   prefix = f"{first.prefix}/{_launches}"
@@ -283,8 +284,8 @@ def spawn(
     return _run_singleprocess(_WithOrdinal(fn, args))
   if nprocs is not None:
     raise ValueError(
-      f"Unsupported nprocs ({nprocs}): only 1 and None (every device) are possible. Set X_NUM_DEVICES, where X is "
-      "the device type such as CPU or TPU, to use fewer devices."
+      f"Unsupported nprocs ({nprocs}): only 1 and None (every device) are possible. Set X_NUM_DEVICES, where "
+      "X is the device type such as CPU or TPU, to use fewer devices."
     )
   run_multiprocess(_WithOrdinal(fn, args), start_method=start_method)
 

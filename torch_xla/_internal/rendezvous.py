@@ -4,6 +4,7 @@ import datetime
 import os
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import torch.distributed as dist
 
@@ -19,12 +20,12 @@ _turns: dict[int, int] = {}  # rank -> how often it has initialized torch.distri
 class DummyStore(dist.Store):
   """A store that stores nothing, for process groups that are told to do without (XLA_USE_DUMMY_STORE=1)."""
 
-  def __init__(self, *args, **kwargs):
+  def __init__(self, *args: Any, **kwargs: Any):
     super().__init__()
 
 
 def pjrt_rendezvous_handler(
-  url: str, timeout: datetime.timedelta = datetime.timedelta(minutes=30), **kwargs
+  url: str, timeout: datetime.timedelta = datetime.timedelta(minutes=30), **kwargs: Any
 ) -> Iterator[tuple[dist.Store, int, int]]:
   """Finds this rank's place for torch.distributed.init_process_group(init_method="xla://").
 

@@ -4,17 +4,7 @@ from typing import Any
 
 import torch
 from torch import nn
-
-import torch_xla
-from torch_xla._internal.pjrt import (
-  initialize_multiprocess,
-  initialize_singleprocess,
-  run_multiprocess,
-  spawn,
-  spawn_threads,
-)
 from torch_xla.core import xla_model as xm
-from torch_xla.pod.legacy import requires_pjrt, using_pjrt
 from torch_xla.runtime import (
   addressable_device_count,
   device_type,
@@ -30,6 +20,16 @@ from torch_xla.runtime import (
 )
 from torch_xla.runtime import global_runtime_device_attributes as global_device_attributes
 from torch_xla.runtime import runtime_device_attributes as device_attributes
+from torch_xla.torch_xla import device
+
+from torch_xla._internal.pjrt import (
+  initialize_multiprocess,
+  initialize_singleprocess,
+  run_multiprocess,
+  spawn,
+  spawn_threads,
+)
+from torch_xla.pod.legacy import requires_pjrt, using_pjrt
 
 __all__ = [
   "addressable_device_count",
@@ -76,7 +76,7 @@ def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device
     raise ValueError(
       f"xla_device: devkind={devkind!r}, but PJRT_DEVICE={device_type()}; drop devkind or change PJRT_DEVICE."
     )
-  return torch_xla.device(n)
+  return device(n)
 
 
 def rendezvous(tag: str, payload: bytes, ordinals: list[int] | None = None) -> list[bytes]:
@@ -104,5 +104,5 @@ def broadcast_master_param(model: nn.Module) -> None:
 
 def __getattr__(name: str) -> Any:
   raise AttributeError(
-    f"torch_xla.experimental.pjrt has no {name!r}; look for it in torch_xla.runtime or torch_xla.core.xla_model."
+    f"torch_xla.experimental.pjrt has no {name!r}; look in torch_xla.runtime or torch_xla.core.xla_model."
   )

@@ -62,8 +62,8 @@ def _members() -> list:
 def info() -> None:
   """Prints the table of the pod that a program started like this would see.
 
-  On CPU it is made in this process. On other devices one process per chip is started, as a program would be; on
-  several hosts the command has to run on each of them.
+  On CPU it is made in this process. On other devices one process per chip is started, as a program would be;
+  on several hosts the command has to run on each of them.
   """
   from torch_xla._internal import pjrt
   from torch_xla.pod import identity

@@ -1,6 +1,6 @@
 """The launchers we know: each reads environment variables and says where this process stands in the launch.
 
-The order of the classes in `ENVIRONMENTS` is their priority. To add a launcher, write one class and list it there.
+The order of the classes in `ENVIRONMENTS` is their priority. A new launcher is one class, listed there.
 """
 
 import dataclasses
@@ -172,9 +172,9 @@ class TorchRun(Environment):
     if processes is not None and (process, processes) != (local_rank, local_size):
       if local_size != 1:
         raise ValueError(
-          f"process {process} of {processes} in a process that torchrun started as LOCAL_RANK={local_rank} of "
-          f"LOCAL_WORLD_SIZE={local_size}: spawn under torchrun needs --nproc_per_node=1; or call the function "
-          "through torch_xla.launch, which spawns nothing under torchrun."
+          f"process {process} of {processes} in a process that torchrun started as LOCAL_RANK={local_rank} "
+          f"of LOCAL_WORLD_SIZE={local_size}: spawn under torchrun needs --nproc_per_node=1; or call the "
+          "function through torch_xla.launch, which spawns nothing under torchrun."
         )
       # Every torchrun process starts the processes of its host.
       local_rank, local_size = process or 0, processes
@@ -257,7 +257,8 @@ class Gke(Environment):
     worker = _number(self.environ, "TPU_WORKER_ID")
     if not 0 <= worker < len(hosts):
       raise ValueError(
-        f"TPU_WORKER_ID={worker}: TPU_WORKER_HOSTNAMES names {len(hosts)} hosts ({','.join(hosts)}); correct one of them."
+        f"TPU_WORKER_ID={worker}: TPU_WORKER_HOSTNAMES names {len(hosts)} hosts ({','.join(hosts)}); "
+        "correct one of them."
       )
     return self._place(
       process, processes, worker, hosts, _devices_per_chip(self.environ.get("TPU_ACCELERATOR_TYPE", ""))
@@ -272,11 +273,8 @@ class TpuVm(Environment):
     return _is_tpu(environ) and not environ.get("TPU_SKIP_MDS_QUERY")
 
   def launch(self, process: int | None = None, processes: int | None = None) -> Launch:
-    env = dict(
-      (part.strip().strip("'\"") for part in line.split(":", 1))
-      for line in self._metadata("tpu-env").splitlines()
-      if ":" in line
-    )
+    fields = (line.partition(":") for line in self._metadata("tpu-env").splitlines())
+    env = {name.strip(): value.strip().strip("'\"") for name, _, value in fields}
     # Each worker is hostname:uid:ip; only the address is sure to be reachable from the others.
     hosts = [
       worker.split(":")[-1].strip() for worker in self._metadata("worker-network-endpoints").split(",")
@@ -346,7 +344,7 @@ def refuse_cpu_processes(environ: Mapping[str, str], launch: Launch) -> None:
   """
   if launch.size > 1 and environ.get("PJRT_DEVICE", "CPU").split("_")[0] == "CPU":
     raise RuntimeError(
-      f"PJRT_DEVICE=CPU with {launch.size} processes (this is {launch.rank}, started by {launch.environment}): "
+      f"PJRT_DEVICE=CPU with {launch.size} processes (this is {launch.rank}, from {launch.environment}): "
       "XLA:CPU devices of different processes cannot communicate. Run one process with one device per rank: "
       f"CPU_NUM_DEVICES={launch.size} with torch_xla.launch or xmp.spawn in plain python, or "
       "`python -m torch_xla.pod run`."

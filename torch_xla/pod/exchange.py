@@ -96,8 +96,8 @@ def fault(cards: Sequence[Card], size: int) -> str:
 def meet(store: dist.Store, card: Card, serves: bool, timeout_s: float) -> list[Card]:
   """Exchanges the cards of all processes; all return the same cards, or all raise the same error.
 
-  Each process takes a seat, the last seat checks all cards and publishes the verdict, so the critical path is four
-  store operations per process and one read of every card.
+  Each process takes a seat, the last seat checks all cards and publishes the verdict, so the critical path is
+  five store operations per process, the last seat's read of all cards, and a read of the verdict.
 
   Args:
     store: a connection to the launch's store.
@@ -140,8 +140,8 @@ def meet(store: dist.Store, card: Card, serves: bool, timeout_s: float) -> list[
   cards = sorted(Card(*fields) for fields in verdict["cards"])
   if (holder := cards[card.rank]) != Card(*json.loads(json.dumps(card))):
     raise RuntimeError(
-      f"pod of {card.size} processes: rank {card.rank} is claimed by {card.owner} and by {holder.owner}, which "
-      "came first and runs on. Start each rank exactly once."
+      f"pod of {card.size} processes: rank {card.rank} is claimed by {card.owner} and by {holder.owner}, "
+      "which came first and runs on. Start each rank exactly once."
     )
   return cards
 

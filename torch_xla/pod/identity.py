@@ -1,7 +1,7 @@
 """Who am I: ordinal, replica, host and process of every device of the pod; the only place that converts.
 
-A pod's table is made once, by `establish`, and never changes. Ordinals follow the launch: slice, then host, then
-process, then device in the process; `PJRT_ORDINALS=device` numbers by replica instead, as stock does.
+A pod's table is made once, by `establish`, and never changes. Ordinals follow the launch: slice, then host,
+then process, then device in the process; `PJRT_ORDINALS=device` numbers by replica instead, as stock does.
 """
 
 import dataclasses
@@ -101,8 +101,8 @@ def world() -> World:
   """Returns the pod that this process is part of.
 
   Returns:
-    The table, always the same object once it is fixed; before, and in a process that is not replicated, a world of
-    one that is not remembered.
+    The table, always the same object once it is fixed; before, and in a process that is not replicated, a
+    world of one that is not remembered.
 
   Raises:
     RuntimeError: several processes were launched on XLA:CPU, or the processes do not form one pod.
@@ -144,7 +144,7 @@ def member() -> Member:
 
 
 def global_ordinal() -> int:
-  """Returns this rank's number in [0, world_size()), also in autograd's threads: it goes with the default device."""
+  """Returns this rank's number in [0, world_size()); it goes with the default device, in every thread."""
   if torch.compiler.is_dynamo_compiling():
     return getattr(_here, "ordinal", _traced[1])
   return member().ordinal
@@ -160,7 +160,7 @@ def local_ordinal() -> int:
 
 
 def _unfixed_local_ordinal() -> int:
-  """Counts as the runtime numbers devices; torch_xla.sync() asks for it in every program, replicated or not."""
+  """Counts as the runtime numbers devices; torch_xla.sync() asks in every program, replicated or not."""
   process = int(os.environ.get("PJRT_LOCAL_PROCESS_RANK", "0"))
   if not _XLAC._xla_runtime_is_initialized():
     return process
@@ -184,8 +184,8 @@ def launch_order(count: int) -> tuple[int, ...]:
     return tuple(range(count))
   if len(order) != count:
     raise ValueError(
-      f"PJRT_CPU_DEVICE_ORDER={','.join(map(str, order))}: it names {len(order)} devices, the process has {count}; "
-      f"set CPU_NUM_DEVICES={len(order)} or correct the order."
+      f"PJRT_CPU_DEVICE_ORDER={','.join(map(str, order))}: it names {len(order)} devices, the process has "
+      f"{count}; set CPU_NUM_DEVICES={len(order)} or correct the order."
     )
   return order
 
@@ -231,7 +231,7 @@ def table(cards: Sequence[exchange.Card], own_rank: int) -> tuple[Member, ...]:
   """
   replica_of = {device_id: replica for replica, device_id in enumerate(cards[0].all_ids)}
   on_host: dict[int, int] = {}
-  members = []
+  members: list[Member] = []
   for card in cards:
     for index, device_id, coords in card.devices:
       local = on_host.get(card.host, 0)
@@ -302,8 +302,9 @@ def establish(launch: Launch | None = None, devices: Runtime | None = None) -> W
       _store, serves = stores.join(launch, timeout_s)
       cards = exchange.meet(_store, card, serves, timeout_s)
     _launch = launch
-    _fix(World(table(cards, launch.rank)))
-    return _fixed
+    made = World(table(cards, launch.rank))
+    _fix(made)
+    return made
 
 
 def _fix(made: World) -> None:

@@ -1,4 +1,4 @@
-"""Child processes that share fate: the first that fails stops all, and its traceback is what the parent shows."""
+"""Child processes that share fate: the first that fails stops all, and the parent shows its traceback."""
 
 import contextlib
 import multiprocessing
@@ -48,7 +48,7 @@ def run(
     Exception: what the first failing child raised, caused by a ChildError with its traceback.
     RuntimeError: a child ended without a word, e.g. killed by a signal.
   """
-  context = multiprocessing.get_context(start_method)
+  context: Any = multiprocessing.get_context(start_method)
   children: list[tuple[Any, Connection]] = []
   patience_s = 0.0
   try:

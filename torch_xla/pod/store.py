@@ -97,8 +97,8 @@ def connect(host: str, port: int, timeout_s: float) -> dist.TCPStore:
     left_s = deadline - time.monotonic()
     if left_s <= 0:
       raise RuntimeError(
-        f"store {host}:{port}: nobody answered within {timeout_s:g} s ({reason}). The process of rank 0 serves it: "
-        "see whether it is up and its address and port are reachable, or raise XLA_POD_TIMEOUT_S."
+        f"store {host}:{port}: nobody answered within {timeout_s:g} s ({reason}). The process of rank 0 "
+        "serves it: see whether it is up and its address and port are reachable, or raise XLA_POD_TIMEOUT_S."
       )
     try:
       socket.create_connection((host, port), timeout=min(left_s, 5.0)).close()
