@@ -268,9 +268,7 @@ def incompatibilities(what: str, stock: Entry | None, ours: Entry | None) -> Ite
       yield from incompatibilities(f"{what}.{name}", stock.members[name], ours.members.get(name))
 
 
-def _parameter_differences(
-  what: str, stock: tuple[Parameter, ...], ours: tuple[Parameter, ...]
-) -> Iterator[str]:
+def _parameter_differences(what: str, stock: tuple[Parameter, ...], ours: tuple[Parameter, ...]) -> Iterator[str]:
   # A stock default of `...` stands for "whatever it is", so any default of ours agrees with it.
   ordered = [p for p in ours if p.kind in ("any", "positional only", "*args")]
   wanted = [p for p in stock if p.kind in ("any", "positional only", "*args")]

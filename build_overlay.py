@@ -151,9 +151,7 @@ def problems(stock: pathlib.Path, built: pathlib.Path, ours: Sequence[str]) -> I
   replaced = {build_api.module_name(path) for path in overlay.REPLACED if (stock / path).is_file()}
   for module in sorted(replaced):
     for name in theirs.public(module):
-      yield from build_api.incompatibilities(
-        f"{module}.{name}", theirs.lookup(module, name), mine.lookup(module, name)
-      )
+      yield from build_api.incompatibilities(f"{module}.{name}", theirs.lookup(module, name), mine.lookup(module, name))
   for path, grafts in overlay.GRAFTS.items():
     module = build_api.module_name(path)
     for graft in grafts:

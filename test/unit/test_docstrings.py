@@ -75,9 +75,7 @@ def flaws(name: str, node: Definition, full: bool) -> Iterator[str]:
   if "\n" in summary or not summary.endswith("."):
     yield f"{name}: the summary must be one sentence on one line, with a full stop: {summary!r}"
   decorators = [ast.unparse(d) for d in node.decorator_list]
-  if (
-    not full or isinstance(node, ast.ClassDef) or any("property" in d or "overload" in d for d in decorators)
-  ):
+  if not full or isinstance(node, ast.ClassDef) or any("property" in d or "overload" in d for d in decorators):
     return
   a = node.args
   parameters = [p.arg for p in [*a.posonlyargs, *a.args, a.vararg, *a.kwonlyargs, a.kwarg] if p]
@@ -89,17 +87,13 @@ def flaws(name: str, node: Definition, full: bool) -> Iterator[str]:
   nodes = list(own_nodes(node))
   yields = any(isinstance(n, (ast.Yield, ast.YieldFrom)) for n in nodes)
   returns = any(isinstance(n, ast.Return) and n.value is not None for n in nodes)
-  wanted = (
-    "Yields" if yields else "Returns" if returns and ast.unparse(node.returns or node) != "None" else ""
-  )
+  wanted = "Yields" if yields else "Returns" if returns and ast.unparse(node.returns or node) != "None" else ""
   if wanted and wanted not in found and not summary.startswith((wanted, "Whether")):
     yield f"{name}: no {wanted} section"
   raised = {
     match[1]
     for n in nodes
-    if isinstance(n, ast.Raise)
-    and n.exc
-    and (match := re.match(r"(ValueError|TypeError)\b", ast.unparse(n.exc)))
+    if isinstance(n, ast.Raise) and n.exc and (match := re.match(r"(ValueError|TypeError)\b", ast.unparse(n.exc)))
   }
   for error in sorted(raised):
     if error not in found.get("Raises", ""):

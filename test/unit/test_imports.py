@@ -11,7 +11,7 @@ from checkout import PACKAGE
 # Each floor of torch_xla/collectives may import from its own floor and from those before it.
 FLOORS = (
   ("hlo", "groups", "reductions"),
-  ("plan",),
+  ("plan", "lowering"),
   ("rules",),
   ("call", "grad", "functional"),
   ("ops", "training", "functions"),

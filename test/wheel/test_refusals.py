@@ -166,16 +166,12 @@ def test_a_graft_that_callers_of_stock_would_trip_over_is_refused(build, source,
 
 
 def test_a_graft_onto_a_name_that_stock_lacks_is_refused(build):
-  with pytest.raises(
-    build_overlay.BuildError, match="model.gathre: stock has no such name; correct the spell"
-  ):
+  with pytest.raises(build_overlay.BuildError, match="model.gathre: stock has no such name; correct the spell"):
     build({"torch_xla/added.py": "def gathre(): pass\n"}, (), graft("gathre"))
 
 
 def test_a_new_name_that_stock_has_is_refused(build):
-  with pytest.raises(
-    build_overlay.BuildError, match="model.gather: overlay.py lists it as new and stock has it"
-  ):
+  with pytest.raises(build_overlay.BuildError, match="model.gather: overlay.py lists it as new and stock has it"):
     build({"torch_xla/added.py": "def gather(): pass\n"}, (), graft(new=("gather",)))
 
 

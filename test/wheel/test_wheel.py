@@ -128,14 +128,10 @@ def test_all_that_this_environment_asks_for_is_installed(command):
 
 def test_a_source_distribution_builds_the_same_tree(stock_env, command, tmp_path):
   base = ("egg_info", "--egg-base", tmp_path)
-  done = command(
-    stock_env.python, "setup.py", "-q", *base, "sdist", "--dist-dir", tmp_path, cwd=checkout.ROOT
-  )
+  done = command(stock_env.python, "setup.py", "-q", *base, "sdist", "--dist-dir", tmp_path, cwd=checkout.ROOT)
   assert done.returncode == 0, done.stderr
   with tarfile.open(next(tmp_path.glob("torch_xla-*.tar.gz"))) as archive:
-    archive.extractall(tmp_path, filter="data") if sys.version_info >= (3, 12) else archive.extractall(
-      tmp_path
-    )
+    archive.extractall(tmp_path, filter="data") if sys.version_info >= (3, 12) else archive.extractall(tmp_path)
   folder = next(path for path in tmp_path.glob("torch_xla-*") if path.is_dir())
   done = command(stock_env.python, "setup.py", "-q", "build_py", "--build-lib", tmp_path / "out", cwd=folder)
   assert done.returncode == 0, done.stderr
