@@ -6,6 +6,7 @@ import threading
 from dataclasses import asdict
 
 import pytest
+
 from torch_xla.pod import environments
 from torch_xla.pod.environments import Launch, detect
 
@@ -63,8 +64,7 @@ def test_torchrun_without_an_agent_store_serves_the_master_port_or_the_chosen_on
 def test_torchrun_on_hosts_that_differ_follows_rank():
   # 4 processes on the first host, 2 on the second.
   place = launch_of(
-    TORCHRUN
-    | {"RANK": "4", "WORLD_SIZE": "6", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "GROUP_WORLD_SIZE": "2"}
+    TORCHRUN | {"RANK": "4", "WORLD_SIZE": "6", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "GROUP_WORLD_SIZE": "2"}
   )
   assert (place.rank, place.size, place.host, place.process) == (4, 6, 1, 0)
 
@@ -160,9 +160,7 @@ def test_several_slices_are_numbered_slice_by_slice():
 
 
 def test_slices_on_single_hosts_still_need_a_fixed_store():
-  place = launch_of(
-    {"PJRT_DEVICE": "TPU", "TPU_SKIP_MDS_QUERY": "1", "XLA_POD_STORE_PORT": "7001"} | SLICES, 0, 4
-  )
+  place = launch_of({"PJRT_DEVICE": "TPU", "TPU_SKIP_MDS_QUERY": "1", "XLA_POD_STORE_PORT": "7001"} | SLICES, 0, 4)
   assert (place.environment, place.host, place.hosts, place.rank, place.size) == (
     "MultiSlice/OneHost",
     2,

@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+
 from torch_xla.pod import exchange, identity
 from torch_xla.pod.exchange import Card
 
@@ -76,9 +77,7 @@ def test_v3_8_in_device_order_is_stocks_numbering():
 @pytest.mark.parametrize("ordinals", ["launch", "device"])
 def test_two_hosts_with_interleaved_ids_count_from_0_on_each(ordinals):  # case O4
   members = identity.table(pod([[(0,), (2,), (4,), (6,)], [(1,), (3,), (5,), (7,)]], ordinals), own_rank=0)
-  by_host = {
-    host: sorted((m.local_ordinal, m.device_id) for m in members if m.host == host) for host in (0, 1)
-  }
+  by_host = {host: sorted((m.local_ordinal, m.device_id) for m in members if m.host == host) for host in (0, 1)}
   assert by_host == {0: [(0, 0), (1, 2), (2, 4), (3, 6)], 1: [(0, 1), (1, 3), (2, 5), (3, 7)]}
   assert sum(m.local_ordinal == 0 for m in members) == 2
   replicas = [m.replica for m in members]

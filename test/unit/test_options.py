@@ -1,6 +1,7 @@
 """Switches: defaults, what is allowed, and the texts that refuse the rest."""
 
 import pytest
+
 from torch_xla import options
 
 ALLOWED = [
