@@ -36,7 +36,8 @@ dist/built: build/env/ready $(SOURCES)
 .venv/tools: pyproject.toml | dist/built
 	$(PYTHON) -m venv .venv
 	$(BIN)/$(PIP) install "$$(echo dist/torch_xla-*.whl)[test]"
-	touch $@ .venv/fresh
+	test -e $@ || touch .venv/fresh
+	touch $@
 
 # When a source changes: our wheel alone.
 .venv/installed: dist/built .venv/tools
@@ -58,9 +59,10 @@ bench: venv
 	$(BIN)/python -m benchmarks
 
 # Makes .venv import the checkout. Again after a new file or a graft; `make venv` puts the wheel back.
-develop: venv
-	$(BIN)/$(PIP) install --no-deps --editable .
-	rm .venv/installed
+develop: .venv/tools build/env/ready
+	ls .venv/lib/*/site-packages/torch_xla_editable.pth || $(BIN)/$(PIP) install --no-deps --editable .
+	rm -f .venv/installed .venv/fresh
+	$(BUILD)/python build_overlay.py build/editable
 
 clean:
 	rm -rf .venv build dist LICENSE.torch_xla .pytest_cache .mypy_cache .ruff_cache .hypothesis

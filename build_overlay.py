@@ -1,17 +1,21 @@
-"""Makes our package tree: stock's files, ours laid over them, the grafts; checks every promise."""
+"""Makes our package tree: stock's files, ours laid over them, the grafts; checks every promise.
+
+python build_overlay.py FOLDER    writes a tree of links to our files, for `make develop`
+"""
 
 import base64
 import hashlib
 import importlib.metadata
 import pathlib
 import shutil
+import sys
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import build_api
 import overlay
 
-OURS = pathlib.Path(__file__).parent
+OURS = pathlib.Path(__file__).resolve().parent
 STOCK_VERSION = "2.9.0"
 
 
@@ -193,3 +197,10 @@ def build(search: Sequence[str], out: pathlib.Path, ours: pathlib.Path = OURS, l
   if found:
     raise BuildError("\n  ".join([f"the overlay breaks {len(found)} promise(s):", *found]))
   return stock
+
+
+if __name__ == "__main__":
+  try:
+    build(sys.path, pathlib.Path(sys.argv[1]), link=True)
+  except BuildError as error:
+    sys.exit(f"error: {error}")
