@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import _XLAC
 import torch
 
+from torch_xla import options
+
 from . import plan as planning
 from .hlo import Array
 from .plan import Plan, World
@@ -24,11 +26,21 @@ _SINGLE = _Single()
 
 
 class Entry(NamedTuple):
-  """One compiled-once computation: the plan, XLA's handle, and the name its node has in lazy graphs."""
+  """One compiled-once computation.
+
+  Attributes:
+    plan: what it does.
+    computation: XLA's handle.
+    node: name of its node in lazy graphs.
+    ordered: whether it takes and hands out a token.
+    numbers: indices of operands without dimensions.
+  """
 
   plan: Plan
   computation: Any
   node: str
+  ordered: bool
+  numbers: tuple[int, ...]
 
 
 def _single() -> World:
@@ -82,6 +94,10 @@ def run(name: str, tensors: Sequence[torch.Tensor], args: tuple) -> list[torch.T
       return []
     entry = _make(key, name, tensors, args)
   try:
+    for index in entry.numbers:
+      _parametrize(tensors[index])
+    if entry.ordered:
+      return _in_order(entry, tensors)
     return _XLAC._xla_user_computation(entry.node, tensors, entry.computation)
   except RuntimeError:
     planning.check_tensors(name, tensors)
@@ -107,12 +123,36 @@ def plan(name: str, tensors: Sequence[torch.Tensor], args: tuple) -> Plan:
   return TABLE[name].plan(_world(), kinds, *args)
 
 
+def _parametrize(number: torch.Tensor) -> None:
+  """Makes a parameter of a number that is a constant of the graph.
+
+  The bridge makes constants of a host's 0 and 1, so ranks that hold other numbers would trace other graphs.
+  """
+  if "prim::Constant" in _XLAC._get_xla_tensor_debug_info(number):
+    _XLAC._xla_sync_multi([number], [], False, True)
+
+
+_tokens: dict[torch.device, torch.Tensor] = {}
+
+
+def _in_order(entry: Entry, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+  """Chains the collectives of a device by a token, which outlives the step so that every step has the same graph."""
+  device = tensors[0].device
+  token = _tokens.get(device)
+  if token is None:  # from the host, so that it is a parameter of the graph, as it is in later steps
+    token = torch.zeros(1, dtype=torch.int32).to(device)
+  *results, _tokens[device] = _XLAC._xla_user_computation(entry.node, [*tensors, token], entry.computation)
+  return results
+
+
 def _make(key: Any, name: str, tensors: Sequence[torch.Tensor], args: tuple) -> Entry:
   made = plan(name, tensors, args)
   planning.check_tensors(name, tensors)
   cpu = _XLAC._xla_real_devices()[tensors[0].device.index or 0].startswith("CPU")
   with _lock:  # rank threads share the computation, so that they also share the program compiled from it
     if key not in _entries:
-      computation = _XLAC._xla_op_computation_from_module_proto(name, emit(made, cpu))
-      _entries[key] = Entry(made, computation, f"xla::ordinal_{name}")
+      ordered = options.get("XLA_POD_STRICT_ORDER")
+      numbers = tuple(index for index, kind in enumerate(made.operands) if not kind.dims)
+      computation = _XLAC._xla_op_computation_from_module_proto(name, emit(made, cpu, ordered))
+      _entries[key] = Entry(made, computation, f"xla::ordinal_{name}", ordered, numbers)
     return _entries[key]

@@ -52,6 +52,7 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
     "replica_groups": (49, "ReplicaGroup*"),
     "source_target_pairs": (52, "SourceTarget*"),
     "constrain_layout": (56, "bool"),
+    "operand_shapes_with_layout": (57, "Shape*"),
     "comparison_direction": (63, "string"),
     "use_global_device_ids": (71, "bool"),
   },
@@ -149,13 +150,21 @@ class Value(NamedTuple):
   type: Any
 
 
-def _shape(kind: Array | tuple[Array, ...]) -> Any:
-  shape = messages()["Shape"]
+def shape(kind: Array | tuple[Array, ...]) -> Any:
+  """Returns the message that describes a type, arrays in the row-major layout.
+
+  Args:
+    kind: an array type or a tuple of them.
+
+  Returns:
+    A ShapeProto.
+  """
+  message = messages()["Shape"]
   if not isinstance(kind, Array):
-    return shape(element_type=_TUPLE, tuple_shapes=[_shape(part) for part in kind])
+    return message(element_type=_TUPLE, tuple_shapes=[shape(part) for part in kind])
   rank = len(kind.dims)
   layout = messages()["Layout"](minor_to_major=range(rank - 1, -1, -1))
-  return shape(
+  return message(
     element_type=PRIMITIVE_TYPES[kind.dtype],
     dimensions=kind.dims,
     layout=layout,
@@ -238,7 +247,7 @@ class Computation:
       id=number,
       name=f"{opcode}.{number}",
       opcode=opcode,
-      shape=_shape(kind),
+      shape=shape(kind),
       operand_ids=[operand.id for operand in operands],
       **fields,
     )
@@ -251,7 +260,7 @@ class Computation:
       root: one of its values.
     """
     self.proto.root_id = root.id
-    self.proto.program_shape.result.CopyFrom(_shape(root.type))
+    self.proto.program_shape.result.CopyFrom(shape(root.type))
 
   def parameter(self, kind: Array) -> Value:
     """Appends the next parameter.
@@ -264,7 +273,7 @@ class Computation:
     """
     shapes = self.proto.program_shape
     index = len(shapes.parameters)
-    shapes.parameters.append(_shape(kind))
+    shapes.parameters.append(shape(kind))
     shapes.parameter_names.append(f"p{index}")
     return self.add("parameter", kind, parameter_number=index)
 
@@ -293,7 +302,7 @@ class Computation:
     Returns:
       The constant's value.
     """
-    literal = messages()["Literal"](shape=_shape(kind), **{_LITERALS[kind.dtype]: values})
+    literal = messages()["Literal"](shape=shape(kind), **{_LITERALS[kind.dtype]: values})
     return self.add("constant", kind, literal=literal)
 
   def full(self, kind: Array, value: float | int | bool) -> Value:

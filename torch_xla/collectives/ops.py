@@ -4,8 +4,8 @@ What all of them share:
 
 * `groups`: a list of lists of ordinals that puts every ordinal into exactly one group. The order inside a group is the
   order of the data. None is one group, the world in ordinal order. All ranks pass the same groups.
-* `pin_layout`: True pins the row-major layout of what travels, so that ranks whose programs differ elsewhere still agree
-  on the bytes. It costs nothing where the layout is row-major anyhow, and leaves XLA's optimizations alone.
+* `pin_layout`: True pins the row-major layout of what travels, so that ranks whose programs differ elsewhere still
+  agree on the bytes. It costs nothing where the layout is row-major anyhow, and leaves XLA's optimizations alone.
 * Values travel as they are: no arithmetic is done on them, NaN payloads and -0.0 arrive bit for bit.
 * All ranks call the same collectives in the same order with the same shapes.
 * Results are differentiable; the gradient is the adjoint collective.

@@ -1,8 +1,8 @@
 """How a reduction is written: natively where the backend has it, else as a move of the data and a local reduction.
 
-What backends lack was found by compiling every combination (`test/aot` repeats it): XLA:CPU has no `and` / `or`
-of integers between replicas; the TPU compiler (libtpu 0.0.21) has, for types wider than 32 bits, no reduce-scatter at all and
-no all-reduce but the sum, nor that for uint64.
+What backends lack was found by compiling every combination (`test/aot` repeats it): XLA:CPU has no `and` / `or` of
+integers between replicas; the TPU compiler (libtpu 0.0.21) has, for types wider than 32 bits, no reduce-scatter at all
+and no all-reduce but the sum, nor that for uint64.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ returns the results' values. What is common to all (parameters, empty tensors, p
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +15,7 @@ import torch
 from . import plan as planning
 from . import reductions
 from .hlo import Array, Computation, Module, Value, messages
+from .lowering import TOKEN, after, masked, of_replica, peers, pinned, together, token_of, transposed, wide_pin
 from .plan import Plan
 
 Lowering = Callable[[Computation, Plan, list[Value], bool], list[Value]]
@@ -39,27 +40,35 @@ class Row(NamedTuple):
   pin: str
 
 
-def emit(plan: Plan, cpu: bool) -> bytes:
+def emit(plan: Plan, cpu: bool, ordered: bool = False) -> bytes:
   """Writes the HLO module of a plan.
 
   Args:
     plan: what to write.
-    cpu: whether XLA:CPU compiles it; the backends lack different reductions, see `reductions`.
+    cpu: whether XLA:CPU compiles it; the backends lack different things, see `reductions` and `lowering`.
+    ordered: whether to wait for a token, which is then the last parameter, and to hand out the next, the last result.
 
   Returns:
     A serialized HloModuleProto whose parameters are the plan's operands and whose root is the result, or the tuple of
-    results where there are several operands. It names no rank, so all ranks compile one program.
+    results where there are several. It names no rank, so all ranks compile one program.
   """
   entry = Computation(Module(plan.op), "entry")
   row = TABLE[plan.op]
   values = [entry.parameter(kind) for kind in plan.operands]
+  if ordered:
+    token = entry.parameter(TOKEN)
+    values = after(entry, token, values)
   # Nothing to move for an empty tensor, and XLA:CPU dies of a division by zero if asked to.
   solid = [index for index, kind in enumerate(plan.results) if kind.numel]
-  moved = [_pinned(entry, plan, values[index], row.pin == "operand") for index in solid]
+  moved = [pinned(entry, plan, values[index], cpu) if row.pin == "operand" else values[index] for index in solid]
   lowered = row.lower(entry, _only(plan, solid), moved, cpu) if solid else []
-  done = {index: _pinned(entry, plan, value, row.pin == "result") for index, value in zip(solid, lowered, strict=True)}
+  if row.pin == "result":
+    lowered = [pinned(entry, plan, value, cpu) for value in lowered]
+  done = {index: reductions.scaled(entry, value, plan.scale) for index, value in zip(solid, lowered, strict=True)}
   results = [done[index] if index in done else entry.full(kind, 0) for index, kind in enumerate(plan.results)]
-  entry.close(results[0] if len(results) == 1 else entry.add("tuple", plan.results, *results))
+  if ordered:
+    results.append(token_of(entry, token, lowered))
+  entry.close(results[0] if len(results) == 1 else entry.add("tuple", tuple(r.type for r in results), *results))
   return entry.module.serialize(entry)
 
 
@@ -71,50 +80,16 @@ def _only(plan: Plan, chosen: list[int]) -> Plan:
   return dataclasses.replace(plan, **kept)
 
 
-def _pinned(comp: Computation, plan: Plan, value: Value, here: bool) -> Value:
-  if not (plan.pin and here):
-    return value
-  # Asks for the row-major layout written in its shape on whatever it wraps; XLA drops it once layouts are assigned.
-  return comp.add("custom-call", value.type, value, custom_call_target="LayoutConstraint")
-
-
-def _peers(plan: Plan) -> dict[str, Any]:
-  """Returns the fields that say who takes part: the one place that writes groups and channels."""
-  group = messages()["ReplicaGroup"]
-  fields: dict[str, Any] = {"replica_groups": [group(replica_ids=members) for members in plan.groups]}
-  if plan.channel_id is not None:
-    fields.update(channel_id=plan.channel_id, use_global_device_ids=plan.use_global_device_ids)
-  return fields
-
-
-def _together(
-  comp: Computation,
-  kinds: Sequence[Array],
-  keys: Sequence[Hashable],
-  write: Callable[[list[int], Any], Value],
-) -> list[Value]:
-  """Writes one instruction for all operands of one key, and takes its tuple apart."""
-  results: dict[int, Value] = {}
-  for key in dict.fromkeys(keys):
-    members = [index for index, each in enumerate(keys) if each == key]
-    if len(members) == 1:
-      results[members[0]] = write(members, kinds[members[0]])
-      continue
-    joint = write(members, tuple(kinds[index] for index in members))
-    for position, index in enumerate(members):
-      results[index] = comp.add("get-tuple-element", kinds[index], joint, tuple_index=position)
-  return [results[index] for index in range(len(keys))]
-
-
 def _all_gather(comp: Computation, plan: Plan, values: list[Value], cpu: bool) -> list[Value]:
   """One all-gather for all operands gathered along one dimension; their dtypes and shapes may differ."""
   solid = [value if value.type.dims else comp.add("reshape", Array(value.type.dtype, (1,)), value) for value in values]
 
   def write(members: list[int], kind: Any) -> Value:
     operands = [solid[index] for index in members]
-    return comp.add("all-gather", kind, *operands, dimensions=[plan.dims[members[0]]], **_peers(plan))
+    fields = {**peers(plan), **wide_pin(plan, [value.type for value in operands], cpu)}
+    return comp.add("all-gather", kind, *operands, dimensions=[plan.dims[members[0]]], **fields)
 
-  return _together(comp, plan.results, plan.dims, write)
+  return together(comp, plan.results, plan.dims, write)
 
 
 def _all_reduce(comp: Computation, plan: Plan, values: list[Value], cpu: bool) -> list[Value]:
@@ -126,10 +101,10 @@ def _all_reduce(comp: Computation, plan: Plan, values: list[Value], cpu: bool) -
     if not reductions.is_native("all-reduce", plan.reduce, dtype, cpu):
       return reductions.over_leading(comp, plan.reduce, _gathered(comp, plan, operands[0]))
     body = reductions.reducer(comp, plan.reduce, dtype)
-    return comp.add("all-reduce", kind, *operands, called_computation_ids=[body], **_peers(plan))
+    fields = {**peers(plan), **wide_pin(plan, [operands[0].type], cpu)}
+    return comp.add("all-reduce", kind, *operands, called_computation_ids=[body], **fields)
 
-  summed = _together(comp, plan.results, _keys("all-reduce", plan, cpu), write)
-  return [reductions.scaled(comp, value, plan.scale) for value in summed]
+  return together(comp, plan.results, _keys("all-reduce", plan, cpu), write)
 
 
 def _reduce_scatter(comp: Computation, plan: Plan, values: list[Value], cpu: bool) -> list[Value]:
@@ -141,10 +116,9 @@ def _reduce_scatter(comp: Computation, plan: Plan, values: list[Value], cpu: boo
     if not reductions.is_native("reduce-scatter", plan.reduce, dtype, cpu):
       return reductions.over_leading(comp, plan.reduce, _exchanged(comp, plan, operands[0], dim))
     body = reductions.reducer(comp, plan.reduce, dtype)
-    return comp.add("reduce-scatter", kind, *operands, dimensions=[dim], called_computation_ids=[body], **_peers(plan))
+    return comp.add("reduce-scatter", kind, *operands, dimensions=[dim], called_computation_ids=[body], **peers(plan))
 
-  summed = _together(comp, plan.results, _keys("reduce-scatter", plan, cpu), write)
-  return [reductions.scaled(comp, value, plan.scale) for value in summed]
+  return together(comp, plan.results, _keys("reduce-scatter", plan, cpu), write)
 
 
 def _keys(collective: str, plan: Plan, cpu: bool) -> list[Hashable]:
@@ -166,48 +140,25 @@ def _gathered(comp: Computation, plan: Plan, value: Value) -> Value:
     # A gather's result has one shape on all ranks: everybody gathers the world and blanks the rows of other groups.
     groups = (tuple(sorted(replica for group in groups for replica in group)),)
   stacked = Array(dtype, (len(groups[0]), *dims))
-  rows = comp.add("all-gather", stacked, one, dimensions=[0], **_peers(dataclasses.replace(plan, groups=groups)))
+  rows = comp.add("all-gather", stacked, one, dimensions=[0], **peers(dataclasses.replace(plan, groups=groups)))
   if groups is plan.groups:
     return rows
   mine = [[peer in group for peer in groups[0]] for replica in groups[0] for group in plan.groups if replica in group]
-  mask = comp.add("broadcast", Array(torch.bool, stacked.dims), _of_replica(comp, mine), dimensions=[0])
+  mask = comp.add("broadcast", Array(torch.bool, stacked.dims), of_replica(comp, mine), dimensions=[0])
   return comp.add("select", stacked, mask, rows, comp.full(stacked, reductions.neutral(plan.reduce, dtype)))
 
 
 def _exchanged(comp: Computation, plan: Plan, value: Value, dim: int) -> Value:
   """Sends the j-th block along `dim` to the j-th member; stacks the blocks received along a new leading dimension."""
   count = len(plan.groups[0])
-  # XLA reads an all-to-all with a channel as one between partitions, and the TPU compiler dies of it.
-  peers = _peers(dataclasses.replace(plan, channel_id=None))
-  swapped = comp.add("all-to-all", value.type, value, dimensions=[dim], **peers)
+  swapped = comp.add("all-to-all", value.type, value, dimensions=[dim], **peers(plan, channel=False))
   dtype, dims = value.type
   blocks = (*dims[:dim], count, dims[dim] // count, *dims[dim + 1 :])
-  return _transposed(
+  return transposed(
     comp,
     comp.add("reshape", Array(dtype, blocks), swapped),
     [dim, *(a for a in range(len(blocks)) if a != dim)],
   )
-
-
-def _transposed(comp: Computation, value: Value, order: list[int]) -> Value:
-  dtype, dims = value.type
-  return comp.add("transpose", Array(dtype, tuple(dims[axis] for axis in order)), value, dimensions=order)
-
-
-def _of_replica(comp: Computation, table: list[list[bool]]) -> Value:
-  """Looks up this replica's row of a constant table, so that the choice depends on the rank, the program not."""
-  count, width = len(table), len(table[0])
-  replica = comp.add("convert", Array(torch.int32, ()), comp.add("replica-id", Array(torch.uint32, ())))
-  rows = comp.constant(Array(torch.bool, (count, width)), [entry for row in table for entry in row])
-  row = comp.add(
-    "dynamic-slice",
-    Array(torch.bool, (1, width)),
-    rows,
-    replica,
-    comp.scalar(torch.int32, 0),
-    dynamic_slice_sizes=[1, width],
-  )
-  return comp.add("reshape", Array(torch.bool, (width,)), row)
 
 
 def _all_to_all(comp: Computation, plan: Plan, values: list[Value], cpu: bool) -> list[Value]:
@@ -221,7 +172,7 @@ def _all_to_all(comp: Computation, plan: Plan, values: list[Value], cpu: bool) -
     # The senders' axis goes in front of the dimension it is laid along.
     order = list(range(1, len(stacked.type.dims)))
     order.insert(concat, 0)
-    results.append(comp.add("reshape", kind, _transposed(comp, stacked, order)))
+    results.append(comp.add("reshape", kind, transposed(comp, stacked, order)))
   return results
 
 
@@ -240,31 +191,29 @@ def _collective_broadcast(comp: Computation, plan: Plan, values: list[Value], cp
   As integers, so that NaN payloads and -0.0 arrive as they were and nothing that other ranks hold can leak in.
   """
   count = sum(len(group) for group in plan.groups)
-  roots = _of_replica(comp, [[replica in plan.roots] for replica in range(count)])
+  roots = of_replica(comp, [[replica in plan.roots] for replica in range(count)])
   parts = [_bits(comp, value, cpu) for value in values]
   flat = [part for each in parts for part in each]
   sent = []
   for part in flat:
-    mask = comp.add("broadcast", Array(torch.bool, part.type.dims), comp.add("reshape", Array(torch.bool, ()), roots))
     # -0.0 is what leaves every float unchanged when added; only float64 on a TPU is still a float here.
     blank = comp.full(part.type, -0.0 if part.type.dtype.is_floating_point else 0)
-    sent.append(comp.add("select", part.type, mask, part, blank))
+    sent.append(masked(comp, roots, part, blank))
 
   def write(members: list[int], kind: Any) -> Value:
     body = reductions.reducer(comp, "sum", sent[members[0]].type.dtype)
     operands = [sent[index] for index in members]
-    return comp.add("all-reduce", kind, *operands, called_computation_ids=[body], **_peers(plan))
+    return comp.add("all-reduce", kind, *operands, called_computation_ids=[body], **peers(plan))
 
-  arrived = iter(_together(comp, [part.type for part in sent], [part.type.dtype for part in sent], write))
+  arrived = iter(together(comp, [part.type for part in sent], [part.type.dtype for part in sent], write))
   results = [
     _from_bits(comp, value.type, [next(arrived) for _ in each]) for value, each in zip(values, parts, strict=True)
   ]
   if -1 not in plan.roots:
     return results
   rooted = {replica for group, root in zip(plan.groups, plan.roots, strict=True) if root >= 0 for replica in group}
-  served = comp.add("reshape", Array(torch.bool, ()), _of_replica(comp, [[r in rooted] for r in range(count)]))
-  masks = [comp.add("broadcast", Array(torch.bool, value.type.dims), served) for value in values]
-  return [comp.add("select", value.type, m, new, value) for value, m, new in zip(values, masks, results, strict=True)]
+  served = of_replica(comp, [[replica in rooted] for replica in range(count)])
+  return [masked(comp, served, new, value) for value, new in zip(values, results, strict=True)]
 
 
 _BITS = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32, 8: torch.uint64}
