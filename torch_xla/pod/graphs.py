@@ -1,0 +1,233 @@
+"""What a rank is about to launch, and whether all ranks are about to launch the same."""
+
+import contextlib
+import hashlib
+import os
+import re
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, NamedTuple
+
+import torch
+
+import _XLAC
+from torch_xla.pod.meeting import PodError, names
+
+OURS = "xla::ordinal_"  # the names of every user computation that torch_xla.collectives traces begin so
+_COLLECTIVE = re.compile(r" (xla::(?:ordinal_|all_|cross_replica_sum|reduce_scatter|collective_|send|recv)\w*)\(")
+_LOWERED_COLLECTIVE = re.compile(
+  r"stablehlo\.(?:all_gather|all_reduce|all_to_all|collective_|reduce_scatter|send|recv)"
+)
+_MODULE_NAME = re.compile(r"^module @\S+")  # ends in a number that counts this process's lowerings
+_SHOWN = 6  # collectives named per group of ranks in a message
+
+_contains: dict[bytes, bool] = {}
+
+
+class Call(NamedTuple):
+  """One collective that a rank has traced.
+
+  Args:
+    name: the operation's name in the graph.
+    shapes: its operands, such as "f32[8]".
+    site: file and line of the caller.
+  """
+
+  name: str
+  shapes: str
+  site: str
+
+  def __str__(self) -> str:
+    return f"{self.name}({self.shapes}) at {self.site}"
+
+
+class Graph(NamedTuple):
+  """What a rank is about to launch.
+
+  Args:
+    key: equal on all ranks where they launch the same.
+    exact: True where equal keys prove equal programs; otherwise a new key has the lowered texts compared.
+    where: what is done and where in the user's program.
+    calls: the collectives that the rank has traced, in order.
+    text: lowers the graph; slow.
+  """
+
+  key: bytes
+  exact: bool
+  where: str
+  calls: tuple[Call, ...]
+  text: Callable[[], str]
+
+
+def has_collective(tensors: list[torch.Tensor], key: bytes) -> bool:
+  """Says whether the pending graph of some tensors contains a collective.
+
+  Args:
+    tensors: tensors of one XLA device.
+    key: their graph hash; the answer is remembered by it.
+
+  Returns:
+    True if it does.
+  """
+  if key not in _contains:
+    _contains[key] = _COLLECTIVE.search(_XLAC._get_xla_tensors_text(tensors)) is not None
+  return _contains[key]
+
+
+def lowered(tensors: list[torch.Tensor], device: str) -> str:
+  """Lowers a pending graph to text that is equal on all ranks that traced the same.
+
+  Args:
+    tensors: the roots, or nothing for all live tensors of the device.
+    device: such as "xla:3".
+
+  Returns:
+    StableHLO, or why it cannot be had.
+  """
+  try:
+    return _MODULE_NAME.sub("module", _XLAC._get_stablehlo(tensors, device, [], False).decode())
+  except RuntimeError as error:  # the comparison must reach every rank, whatever state this one is in
+    return f"(this graph cannot be lowered: {str(error).splitlines()[0]})"
+
+
+def lowers_to_collective(text: str) -> bool:
+  """Says whether lowered text contains a collective.
+
+  Args:
+    text: what `lowered` returned.
+
+  Returns:
+    True if it does.
+  """
+  return _LOWERED_COLLECTIVE.search(text) is not None
+
+
+def digest(*parts: object) -> bytes:
+  """Hashes the representation of some values, the same in every process."""
+  return hashlib.blake2b(repr(parts).encode(), digest_size=16).digest()
+
+
+def call_site(frame: FrameType | None = None) -> str:
+  """Says which line of the user's program is running.
+
+  Args:
+    frame: where to start; None is the caller.
+
+  Returns:
+    "file:line" of the innermost frame outside torch, torch_xla and the standard library.
+  """
+  frame = innermost = frame or sys._getframe(1)
+  while frame is not None and not _is_users(frame.f_code.co_filename):
+    frame = frame.f_back
+  frame = frame or innermost
+  return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+_MACHINERY = (
+  os.path.dirname(torch.__file__) + os.sep,
+  os.path.dirname(os.path.dirname(__file__)) + os.sep,  # torch_xla
+  "<eval_with_key>",  # code that torch.fx makes
+  "<frozen ",
+)
+_STDLIB = os.path.dirname(os.__file__) + os.sep
+_PACKAGES = f"{os.sep}site-packages{os.sep}"
+
+
+def _is_users(file: str) -> bool:
+  if file.startswith(_MACHINERY):
+    return False
+  return not file.startswith(_STDLIB) or _PACKAGES in file
+
+
+def agree(exchange: Callable[[Any, str], list[Any]], graph: Graph, known: set[bytes]) -> bool:
+  """Makes sure that all ranks are about to launch the same program.
+
+  Args:
+    exchange: hands everyone's value to everyone: exchange(value, where) -> values in rank order.
+    graph: what this rank is about to launch.
+    known: keys whose programs were compared before; grows.
+
+  Returns:
+    True if the key was known on every rank, so that no new program is expected.
+
+  Raises:
+    PodError: the programs differ; raised on all ranks.
+  """
+  heads = exchange((graph.key, graph.exact or graph.key in known), graph.where)
+  same = all(key == graph.key for key, _ in heads)
+  if same and all(is_known for _, is_known in heads):
+    return not graph.exact
+  text = graph.text()
+  if same:
+    mark = digest(text)
+    if all(other == mark for other in exchange(mark, graph.where)):
+      known.add(graph.key)
+      return False
+  raise PodError(_mismatch(exchange((graph.key.hex(), graph.where, graph.calls, text), graph.where)))
+
+
+def _mismatch(views: list[tuple[str, str, tuple[Call, ...], str]]) -> str:
+  groups: dict[tuple, list[int]] = {}
+  for rank, (key, _, _, text) in enumerate(views):
+    groups.setdefault((key, text), []).append(rank)
+  ordered = sorted(groups.values(), key=lambda ranks: (-len(ranks), ranks))
+  lines = [f"pod of {len(views)} ranks: the ranks are about to run different graphs."]
+  for ranks in ordered:
+    key, where, calls, _ = views[ranks[0]]
+    shown = "; ".join(str(call) for call in calls[:_SHOWN]) or "no collective"
+    more = f"; and {len(calls) - _SHOWN} more" if len(calls) > _SHOWN else ""
+    lines.append(f"  {names(ranks)}: {where}, graph {key[:16]}, traced {shown}{more}")
+  lines.append(_first_difference(ordered[0], views[ordered[0][0]][3], ordered[1], views[ordered[1][0]][3]))
+  lines.append("Trace the same operations with the same shapes and constants on every rank.")
+  return "\n".join(lines)
+
+
+def _first_difference(these: list[int], text: str, others: list[int], other_text: str) -> str:
+  mine, theirs = text.splitlines(), other_text.splitlines()
+  for number, (line, other) in enumerate(zip(mine, theirs, strict=False), 1):
+    if line != other:
+      break
+  else:
+    number = min(len(mine), len(theirs)) + 1
+    line, other = (lines[number - 1] if number <= len(lines) else "(the graph ends)" for lines in (mine, theirs))
+    if len(mine) == len(theirs):
+      return "  the lowered graphs are equal; the ranks reached them by different operations"
+  return f"  first differing line ({number}):\n    {names(these)}: {line.strip()}\n    {names(others)}: {other.strip()}"
+
+
+class StoreExchange:
+  """The exchange of `agree` between processes, over a torch.distributed store.
+
+  Args:
+    store: a connection of this process's own.
+    rank: number of this process.
+    size: number of processes.
+    timeout_s: the longest wait for another process.
+  """
+
+  def __init__(self, store, rank: int, size: int, timeout_s: float):
+    self._store, self._rank, self._size, self._timeout_s = store, rank, size, timeout_s
+    self._round = 0
+
+  def __call__(self, value: Any, where: str) -> list[Any]:
+    """Waits until every process has called this, then hands everyone all values; see Board.exchange."""
+    import datetime
+    import pickle
+
+    self._round += 1
+    keys = [f"graphs/{self._round}/{rank}" for rank in range(self._size)]
+    self._store.set(keys[self._rank], pickle.dumps((value, where)))
+    try:
+      self._store.wait(keys, datetime.timedelta(seconds=self._timeout_s))
+    except RuntimeError:
+      missing = [rank for rank, key in enumerate(keys) if not self._store.check([key])]
+      raise PodError(
+        f"pod of {self._size} processes: {names(missing)} did not come within {self._timeout_s:g} s "
+        f"(XLA_POD_TIMEOUT_S); rank {self._rank} waited in {where}"
+      ) from None
+    views = [pickle.loads(self._store.get(key))[0] for key in keys]
+    if self._round > 2:  # everybody has left the round before the last one
+      with contextlib.suppress(RuntimeError):
+        self._store.delete_key(f"graphs/{self._round - 2}/{self._rank}")
+    return views

@@ -1,0 +1,277 @@
+"""One rank's turn: drain the own device, meet the others where the graph holds a collective, start under the lock."""
+
+import functools
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+import _XLAC
+from torch_xla import options
+from torch_xla.pod import graphs, meeting, threads
+
+# Stock keeps the permission to execute for the process; ranks that are threads each need their own.
+_UNEXPECTED = (
+  "torch_xla.compile(full_graph=True): unexpected execution inside the compiled function, caused by {}; "
+  "move it out or compile without full_graph"
+)
+
+# Keys of steps under which more than one program was seen: XLA's cache outlives a pod, so this does too.
+_varying: set[bytes] = set()
+
+_LOCAL_READS = 16
+
+_wait_device_ops = _XLAC._xla_wait_device_ops
+_clear_pending_irs = _XLAC._clear_pending_irs
+
+
+class Rank:
+  """What the pod keeps about one rank.
+
+  Args:
+    index: the rank.
+    device: its device, such as "xla:3".
+  """
+
+  def __init__(self, index: int, device: str):
+    self.index = index
+    self.device = device
+    self.turn = threading.RLock()  # autograd's and the loaders' threads launch for the rank too
+    self.known: set[bytes] = set()
+    self._lingering: dict[bytes, bool] = {}
+    self.meetings = 0
+    self.may_execute = True
+    # A sync that finds no tensor on its device waits for device 0 instead, under the pod's lock: keep one alive.
+    self.anchor = torch.zeros(1).to(device)
+    self.forget()
+    _XLAC._set_all_reduce_token(device, None)  # a pod that failed before may have left one
+
+  def forget(self) -> None:
+    """Drops what was recorded since the last step."""
+    self.calls: list[graphs.Call] = []  # since the last launch that held a collective
+    self.outputs: list[torch.Tensor] = []
+    self.local_reads = 0
+    self.read_alone = ""  # where the rank last read a tensor without the others
+    self.history = b""  # stands for the recorded calls whose outputs were let go; empty where there were none
+
+  def record(self, call: graphs.Call, outputs: Sequence[torch.Tensor]) -> None:
+    """Notes a traced collective.
+
+    Args:
+      call: the collective.
+      outputs: its results; kept until the next launch, because their hash says what led to them.
+    """
+    self.calls.append(call)
+    self.outputs += outputs
+
+  def let_go(self) -> None:
+    """Folds the recorded results into a digest and drops them, so that they do not become outputs of a program."""
+    if self.outputs:
+      self.history = graphs.digest(self.history, _XLAC._get_graph_hash(self.outputs))
+      self.outputs = []
+
+  def still_collective(self, key: bytes) -> bool:
+    """Says whether a collective is pending though all that were traced since the step have been read.
+
+    Args:
+      key: stands for the pending graph; the answer is remembered by it, because lowering is slow.
+
+    Returns:
+      True if one is, e.g. because the program will read its result a second time.
+    """
+    if key not in self._lingering:
+      self._lingering[key] = graphs.lowers_to_collective(graphs.lowered([], self.device))
+    return self._lingering[key]
+
+  def drain(self) -> None:
+    """Waits for this device's earlier work; never under the pod's lock, which the peers may need to start theirs."""
+    _wait_device_ops([self.device.replace("xla", "CPU")])
+
+  def drop(self) -> None:
+    """Gives up all that is pending on the device.
+
+    After a failed launch the tensors that it was to compute make every later sync fail until they are given up.
+    """
+    self.forget()
+    _XLAC._set_all_reduce_token(self.device, None)  # stock's collectives chain their results through it
+    _clear_pending_irs(self.device)
+
+
+class Pod:
+  """All ranks of this process.
+
+  Args:
+    devices: devices in rank order.
+  """
+
+  def __init__(self, devices: Sequence[str]):
+    self.ranks = [Rank(index, device) for index, device in enumerate(devices)]
+    self.by_device = {rank.device: rank for rank in self.ranks}
+    self.board = meeting.Board(len(devices), self._locate)
+    self._starting = threading.RLock()
+    self._last_meeting = 0
+
+  def of(self, device: Any = None) -> Rank | None:
+    """Returns the rank of a device, by default of the calling thread's, or None where it has none."""
+    return self.by_device.get(str(device or _XLAC._xla_get_default_device()))
+
+  def step(self, rank: Rank, start: Callable[[], Any]) -> None:
+    """Takes a turn for everything that is pending on a rank's device.
+
+    Args:
+      rank: whose.
+      start: compiles and starts the program without waiting for it; so in the methods below.
+
+    Raises:
+      PodError: the ranks do not launch the same, or not all came; so in the methods below.
+    """
+    with rank.turn:
+      rank.drain()
+      graph = None
+      rank.let_go()
+      if rank.history:
+        # Live tensors cannot be listed from Python. What led to the collectives and how much is pending stand for
+        # the graph; where that is new, the lowered texts are compared.
+        pending = sum(_XLAC._check_device_tensor_need_materialization(rank.device))
+        key = graphs.digest(rank.history, pending)
+        if rank.calls or rank.still_collective(key):
+          text = functools.partial(graphs.lowered, [], rank.device)
+          alone = f" (since the last step it has read a local tensor at {rank.read_alone})" if rank.read_alone else ""
+          where = f"the step at {graphs.call_site()}{alone}"
+          graph = graphs.Graph(key, False, where, tuple(rank.calls), text)
+      if not rank.may_execute and any(_XLAC._check_device_tensor_need_materialization(rank.device)):
+        raise RuntimeError(_UNEXPECTED.format("a step"))
+      self._launch(rank, graph, start)
+      rank.forget()
+
+  def compute(self, rank: Rank, tensors: Sequence[torch.Tensor], start: Callable[[], Any]) -> None:
+    """Takes a turn for the pending graph of some tensors, if they have one.
+
+    Args:
+      rank: the rank of their device.
+      tensors: what to compute.
+      start: see step.
+    """
+    rank.drain()
+    if any(_XLAC._check_tensor_need_materialization(tensors)):
+      self._compute(rank, tensors, "the sync of tensors", start)
+
+  def read(
+    self,
+    rank: Rank,
+    tensors: Sequence[torch.Tensor],
+    compute: Callable[[Sequence[torch.Tensor]], None],
+  ) -> Sequence[torch.Tensor]:
+    """Takes a turn for tensors that are about to be read, if they are pending.
+
+    A rank may read a local tensor on its own, as with `if master: print(loss.item())`. If that left a mark on its
+    pending graph, its next step would be another program than its peers'; so a copy is computed and read. Past
+    _LOCAL_READS of them in one step the tensors themselves are, since a chain of reads would grow without end.
+
+    Args:
+      rank: the rank of their device.
+      tensors: what will be read.
+      compute: starts the computation of tensors, without waiting for it.
+
+    Returns:
+      The tensors to read from.
+
+    Raises:
+      PodError: see step.
+    """
+    rank.drain()
+    if not any(_XLAC._check_tensor_need_materialization(tensors)):
+      return tensors
+    with rank.turn:
+      rank.drain()
+      if graphs.has_collective(tensors, _XLAC._get_graph_hash(tensors)):
+        rank.local_reads = 0
+      elif rank.local_reads < _LOCAL_READS:
+        rank.local_reads += 1
+        tensors = [torch.ops.aten.clone.default(tensor) for tensor in tensors]
+      else:
+        rank.read_alone = graphs.call_site()
+      self._compute(rank, tensors, "the read of a tensor", functools.partial(compute, tensors))
+    return tensors
+
+  def _compute(self, rank: Rank, tensors: Sequence[torch.Tensor], what: str, start: Callable[[], Any]) -> None:
+    if not rank.may_execute:
+      raise RuntimeError(_UNEXPECTED.format(what))
+    with rank.turn:
+      rank.drain()
+      graph = None
+      key = _XLAC._get_graph_hash(tensors)
+      if graphs.has_collective(tensors, key):
+        rank.let_go()
+        text = functools.partial(graphs.lowered, tensors, rank.device)
+        graph = graphs.Graph(key, True, f"{what} at {graphs.call_site()}", tuple(rank.calls), text)
+      self._launch(rank, graph, start)
+      if graph:
+        rank.calls = []
+
+  def run(self, rank: Rank, key: bytes, what: str, start: Callable[[], Any]) -> Any:
+    """Takes a turn for one program that is known by its key alone.
+
+    Args:
+      rank: whose.
+      key: equal on all ranks.
+      what: the action, for messages.
+      start: see step.
+
+    Returns:
+      What start returns.
+    """
+    with rank.turn:
+      rank.drain()
+      graph = graphs.Graph(key, True, f"{what} at {graphs.call_site()}", (), lambda: "")
+      return self._launch(rank, graph, start)
+
+  def alone(self, rank: Rank, start: Callable[[], Any]) -> Any:
+    """Takes a turn for a program without collectives: no meeting; see run."""
+    with rank.turn:
+      rank.drain()
+      return self._launch(rank, None, start)
+
+  def _launch(self, rank: Rank, graph: graphs.Graph | None, start: Callable[[], Any]) -> Any:
+    try:
+      repeats = False
+      if graph is not None:
+        rank.known -= rank.known if options.get("XLA_POD_CHECK_GRAPHS") else _varying
+        repeats = graphs.agree(functools.partial(self.board.exchange, rank.index), graph, rank.known)
+        rank.meetings += 1
+      with self._starting:
+        before = _XLAC._xla_get_num_cached_compilation_graph()
+        result = start()
+        if graph is not None:
+          compiled = _XLAC._xla_get_num_cached_compilation_graph() > before
+          self._check_compilation(rank, graph, compiled, repeats)
+    except meeting.PodError as error:
+      if not error.keeps_graph and not error.fatal:  # after a fatal one the device never becomes idle
+        rank.drop()
+      raise
+    except RuntimeError:
+      rank.drop()
+      raise
+    return result
+
+  def _check_compilation(self, rank: Rank, graph: graphs.Graph, compiled: bool, repeats: bool) -> None:
+    leads = rank.meetings != self._last_meeting  # the first of its meeting; nobody starts two before all started one
+    self._last_meeting = rank.meetings
+    if not compiled or _XLAC._get_use_eager_mode():  # eager operations compile at any time, beside the pod's lock
+      return
+    if repeats:
+      _varying.add(graph.key)
+    if not leads:
+      text = (
+        f"pod of {len(self.ranks)} ranks: rank {rank.index} compiled another program than the ranks before it, in "
+        f"{graph.where}. Trace the same operations with the same shapes and constants on every rank."
+      )
+      self.board.stop(text, fatal=True)
+      raise meeting.PodError(text, fatal=True)
+
+  def _locate(self, index: int) -> str:
+    thread = threads.thread_of.get(self.ranks[index].device)
+    frame = sys._current_frames().get(thread) if thread else None
+    return f"is at {graphs.call_site(frame)}" if frame else "has no thread"
