@@ -151,6 +151,4 @@ def get(name: str, environ: Mapping[str, str] | None = None) -> Any:
     return option.parse(text)
   except (ValueError, KeyError):
     default = option.default or "(nothing)"
-    raise ValueError(
-      f"{name}={text!r}: allowed is {option.allowed}; correct it or unset it for {default}."
-    ) from None
+    raise ValueError(f"{name}={text!r}: allowed is {option.allowed}; correct it or unset it for {default}.") from None

@@ -16,8 +16,7 @@ from torch_xla.pod import environments, identity, processes, replication, store
 R = TypeVar("R")
 
 # Collectives learn the world here, the one place that both sides may be seen from.
-if hasattr(collectives, "bind"):
-  collectives.bind(identity.world)
+collectives.bind(identity.world)
 
 _launches = 0  # pods that this process has started; a later one must not meet an earlier one's keys
 
@@ -97,9 +96,7 @@ def initialize_torchrun(alone: bool = False) -> None:
   """
   here = environments.detect(os.environ).launch()
   environments.refuse_cpu_processes(os.environ, here)
-  if not alone and (
-    here.size > 1 or _device_kind() == "CPU" and int(os.environ.get("CPU_NUM_DEVICES", "1")) > 1
-  ):
+  if not alone and (here.size > 1 or _device_kind() == "CPU" and int(os.environ.get("CPU_NUM_DEVICES", "1")) > 1):
     _make_room()
     initialize_multiprocess(here.process, here.processes)
   else:
@@ -177,9 +174,7 @@ def _local_process_count() -> int:
   return 1
 
 
-def run_multiprocess(
-  fn: Callable[..., R], *args: Any, start_method: str = "spawn", **kwargs: Any
-) -> dict[int, R]:
+def run_multiprocess(fn: Callable[..., R], *args: Any, start_method: str = "spawn", **kwargs: Any) -> dict[int, R]:
   """Runs a function on every device of this host, in new processes.
 
   Each process owns one chip; one with several devices runs the function in a thread per device. On CPU it is
@@ -229,8 +224,7 @@ def _child_environs(count: int) -> list[dict[str, str]]:
   places = [found.launch(process, count) for process in range(count)]
   environments.refuse_cpu_processes(environ, places[0])
   return [
-    common | {"XLA_POD_LAUNCH": place.to_json()}
-    for place in _with_store(places, options.get("XLA_POD_TIMEOUT_S"))
+    common | {"XLA_POD_LAUNCH": place.to_json()} for place in _with_store(places, options.get("XLA_POD_TIMEOUT_S"))
   ]
 
 
@@ -266,9 +260,7 @@ class _WithOrdinal:
     self.fn(identity.global_ordinal(), *self.args)
 
 
-def spawn(
-  fn: Callable[..., Any], nprocs: int | None = None, start_method: str = "spawn", args: tuple = ()
-) -> None:
+def spawn(fn: Callable[..., Any], nprocs: int | None = None, start_method: str = "spawn", args: tuple = ()) -> None:
   """Runs a function on every device of this host, with its ordinal as the first argument.
 
   Args:
@@ -338,9 +330,7 @@ def launch(
   from torch_xla import runtime
 
   if runtime.is_spmd():
-    raise NotImplementedError(
-      "launch: SPMD mode runs one process per host; call the function, do not launch it."
-    )
+    raise NotImplementedError("launch: SPMD mode runs one process per host; call the function, do not launch it.")
   if not isinstance(environments.detect(os.environ), environments.TorchRun):
     spawn(fn, 1 if debug_single_process else None, start_method, args)
     return

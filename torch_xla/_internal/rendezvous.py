@@ -47,10 +47,7 @@ def pjrt_rendezvous_handler(
     if launched and not identity.established():
       pjrt.initialize_torchrun()
     size, rank = identity.world().size, identity.global_ordinal()
-  dummy = (
-    os.environ.get("TORCH_DIST_INIT_BARRIER", "1") == "0"
-    and os.environ.get("XLA_USE_DUMMY_STORE", "0") == "1"
-  )
+  dummy = os.environ.get("TORCH_DIST_INIT_BARRIER", "1") == "0" and os.environ.get("XLA_USE_DUMMY_STORE", "0") == "1"
   if dummy:
     yield DummyStore(), rank, size
     return

@@ -144,9 +144,7 @@ class Spawned(Environment):
     try:
       return Launch(**json.loads(text))
     except (ValueError, TypeError) as error:
-      raise ValueError(
-        f"XLA_POD_LAUNCH={text!r}: unreadable ({error}); unset it, only launchers set it."
-      ) from None
+      raise ValueError(f"XLA_POD_LAUNCH={text!r}: unreadable ({error}); unset it, only launchers set it.") from None
 
 
 class TorchRun(Environment):
@@ -276,9 +274,7 @@ class TpuVm(Environment):
     fields = (line.partition(":") for line in self._metadata("tpu-env").splitlines())
     env = {name.strip(): value.strip().strip("'\"") for name, _, value in fields}
     # Each worker is hostname:uid:ip; only the address is sure to be reachable from the others.
-    hosts = [
-      worker.split(":")[-1].strip() for worker in self._metadata("worker-network-endpoints").split(",")
-    ]
+    hosts = [worker.split(":")[-1].strip() for worker in self._metadata("worker-network-endpoints").split(",")]
     worker = _number(env, "WORKER_ID", 0 if len(hosts) == 1 else None)
     _within("WORKER_ID", worker, "workers", len(hosts))
     return self._place(process, processes, worker, hosts, _devices_per_chip(env.get("ACCELERATOR_TYPE", "")))

@@ -71,9 +71,7 @@ def fault(cards: Sequence[Card], size: int) -> str:
       first = cards[0]
       other = next(card for card in cards if getattr(card, name) != getattr(first, name))
       what = {"size": "the number of processes", "ordinals": "PJRT_ORDINALS", "all_ids": "the devices"}[name]
-      lines.append(
-        f"{what} is {getattr(first, name)} to {first.owner} and {getattr(other, name)} to {other.owner}"
-      )
+      lines.append(f"{what} is {getattr(first, name)} to {first.owner} and {getattr(other, name)} to {other.owner}")
   if not lines:
     devices: dict[int, list[Card]] = {}
     for card in cards:

@@ -200,9 +200,7 @@ def runtime() -> Runtime:
   names = _XLAC._xla_get_devices()
   kind = names[0].partition(":")[0]
   own = tuple((i, _device_id(names[i]), coords.get(names[i], ())) for i in launch_order(len(names)))
-  return Runtime(
-    own, device_ids(name for name in _XLAC._xla_get_all_devices() if name.startswith(f"{kind}:"))
-  )
+  return Runtime(own, device_ids(name for name in _XLAC._xla_get_all_devices() if name.startswith(f"{kind}:")))
 
 
 def device_ids(names: Any) -> tuple[int, ...]:
@@ -213,9 +211,7 @@ def device_ids(names: Any) -> tuple[int, ...]:
 def _device_id(name: str) -> int:
   found = re.fullmatch(r"[A-Z]+:(\d+)", name)
   if not found:
-    raise RuntimeError(
-      f"device {name!r}: expected a name such as TPU:3; this runtime is not known to torch_xla."
-    )
+    raise RuntimeError(f"device {name!r}: expected a name such as TPU:3; this runtime is not known to torch_xla.")
   return int(found[1])
 
 

@@ -26,9 +26,7 @@ def requires_pjrt(fn: F) -> F:
   @functools.wraps(fn)
   def checked(*args, **kwargs):
     if not using_pjrt():
-      raise NotImplementedError(
-        f"{fn.__name__}: no PJRT device is selected; set PJRT_DEVICE, e.g. to TPU or CPU."
-      )
+      raise NotImplementedError(f"{fn.__name__}: no PJRT device is selected; set PJRT_DEVICE, e.g. to TPU or CPU.")
     return fn(*args, **kwargs)
 
   return checked  # type: ignore[return-value]

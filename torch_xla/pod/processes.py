@@ -84,9 +84,7 @@ def _environment(extra: Mapping[str, str]) -> Iterator[None]:
           os.environ[name] = value
 
 
-def _child(
-  connection: Connection, environ: dict[str, str], target: Callable[..., Any], argument: tuple
-) -> None:
+def _child(connection: Connection, environ: dict[str, str], target: Callable[..., Any], argument: tuple) -> None:
   os.environ.update(environ)  # a fork server has the environment of its own start
   _end_with_parent()
   code, text = 0, ""

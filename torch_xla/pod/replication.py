@@ -42,9 +42,7 @@ def set_replication(device: torch.device | str, devices: Sequence[torch.device |
 
   name, names = str(device), [str(d) for d in devices or ()]
   if names and name not in names:
-    raise ValueError(
-      f"set_replication: {name} is none of {', '.join(names)}; pass every device of the process."
-    )
+    raise ValueError(f"set_replication: {name} is none of {', '.join(names)}; pass every device of the process.")
   _XLAC._xla_set_replication_devices(xm.xla_replication_devices(names) if names else [])
   xm._get_device_context(device=name).device_index = names.index(name) if names else 0
   _XLAC._set_all_reduce_token(name, None)

@@ -2,7 +2,9 @@
 
 import errno
 import os
+import queue
 import socket
+import threading
 import time
 from datetime import timedelta
 
@@ -107,16 +109,31 @@ def connect(host: str, port: int, timeout_s: float) -> dist.TCPStore:
       reason = str(error) or type(error).__name__
     time.sleep(min(pause_s, max(0.0, deadline - time.monotonic())))
     pause_s = min(pause_s * 1.5, 0.5)
-  left_s = max(1.0, deadline - time.monotonic())
-  try:
-    client = dist.TCPStore(host, port, None, False, timedelta(seconds=left_s), wait_for_workers=False)
-  except RuntimeError as error:
+  client, reason = _open(host, port, max(1.0, deadline - time.monotonic()))
+  if client is None:
     raise RuntimeError(
-      f"store {host}:{port}: the program that holds this port is no store of this job ({error}). "
+      f"store {host}:{port}: the program that holds this port is no store of this job ({reason}). "
       "Set XLA_POD_STORE_PORT to a free port, the same on every host."
-    ) from error
+    )
   client.set_timeout(timedelta(seconds=timeout_s))
   return client
+
+
+def _open(host: str, port: int, timeout_s: float) -> tuple[dist.TCPStore | None, str]:
+  """Opens a client, or says why not; a listener that never answers would keep torch waiting without end."""
+  done: queue.SimpleQueue[tuple[dist.TCPStore | None, str]] = queue.SimpleQueue()
+
+  def work() -> None:
+    try:
+      done.put((dist.TCPStore(host, port, None, False, timedelta(seconds=timeout_s), wait_for_workers=False), ""))
+    except RuntimeError as error:
+      done.put((None, str(error)))
+
+  threading.Thread(target=work, name="store client", daemon=True).start()
+  try:
+    return done.get(timeout=timeout_s)
+  except queue.Empty:
+    return None, f"it did not answer within {timeout_s:.1f} s"
 
 
 def join(launch: Launch, timeout_s: float) -> tuple[dist.Store, bool]:
