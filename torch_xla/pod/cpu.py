@@ -63,7 +63,8 @@ def device_order(environ: MutableMapping[str, str]) -> list[int]:
       faults.append(f"device {device} is there {order.count(device)} times")
   if faults:
     raise ValueError(
-      f"PJRT_CPU_DEVICE_ORDER={text!r}: {'; '.join(faults)}. With CPU_NUM_DEVICES={count} name each of 0..{count - 1} once."
+      f"PJRT_CPU_DEVICE_ORDER={text!r}: {'; '.join(faults)}. "
+      f"With CPU_NUM_DEVICES={count} name each of 0..{count - 1} once."
     )
   return order
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import itertools
 import os
 import re
 import sys
@@ -9,9 +10,9 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, NamedTuple
 
+import _XLAC
 import torch
 
-import _XLAC
 from torch_xla.pod.meeting import PodError, names
 
 OURS = "xla::ordinal_"  # the names of every user computation that torch_xla.collectives traces begin so
@@ -185,15 +186,13 @@ def _mismatch(views: list[tuple[str, str, tuple[Call, ...], str]]) -> str:
 
 def _first_difference(these: list[int], text: str, others: list[int], other_text: str) -> str:
   mine, theirs = text.splitlines(), other_text.splitlines()
-  for number, (line, other) in enumerate(zip(mine, theirs, strict=False), 1):
+  lines = enumerate(itertools.zip_longest(mine, theirs, fillvalue="(the graph ends)"), 1)
+  for number, (line, other) in lines:
     if line != other:
-      break
-  else:
-    number = min(len(mine), len(theirs)) + 1
-    line, other = (lines[number - 1] if number <= len(lines) else "(the graph ends)" for lines in (mine, theirs))
-    if len(mine) == len(theirs):
-      return "  the lowered graphs are equal; the ranks reached them by different operations"
-  return f"  first differing line ({number}):\n    {names(these)}: {line.strip()}\n    {names(others)}: {other.strip()}"
+      return (
+        f"  first differing line ({number}):\n    {names(these)}: {line.strip()}\n    {names(others)}: {other.strip()}"
+      )
+  return "  the lowered graphs are equal; the ranks reached them by different operations"
 
 
 class StoreExchange:

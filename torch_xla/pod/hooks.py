@@ -8,10 +8,10 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+import _XLAC
 import torch
 
-import _XLAC
-from torch_xla.pod import graphs, reads, threads
+from torch_xla.pod import compiled, graphs, reads, threads
 from torch_xla.pod.turns import Pod
 
 _pod: Pod | None = None
@@ -40,7 +40,7 @@ def install(devices: Sequence[str]) -> None:
     _stock[name] = getattr(_XLAC, name)
     setattr(_XLAC, name, functools.partial(_stock_collective, name))
   reads.install(fetch, settle)
-  _hook_dynamo()
+  compiled.install(len(devices), lambda: _step_marker(wait=False, reset_scope=False))
   threads.on_end.append(lambda device, error: _pod.board.end(_pod.by_device[device].index, error))
 
 
@@ -225,7 +225,3 @@ _STOCK_COLLECTIVES = (
   "_xla_reduce_scatter_out",
   "_xla_send",
 )
-
-
-def _hook_dynamo() -> None:
-  pass

@@ -66,26 +66,27 @@ class Board:
     self._round = _Round()
     self._ended: dict[int, BaseException | None] = {}
     self._stopped: str | None = None
-    self._fatal = False
     self.failed = False  # whether any meeting failed or any rank raised
     # A rank that missed a failed meeting is told so when it gets there, so that all leave that meeting alike.
     self._owed: dict[int, str] = {}
 
-  def exchange(self, rank: int, value: Any, where: str) -> list[Any]:
+  def exchange(self, rank: int, value: Any, where: str, timeout_s: float | None = None) -> list[Any]:
     """Waits until every rank has called this, then hands everyone all values.
 
     Args:
       rank: who calls.
       value: what this rank brings.
       where: what the rank is about to do and where in the program, for messages.
+      timeout_s: the longest wait; None is XLA_POD_TIMEOUT_S.
 
     Returns:
       One value per rank, in rank order.
 
     Raises:
-      PodError: a rank ended or raised, or did not come within XLA_POD_TIMEOUT_S; every rank gets the error.
+      PodError: a rank ended or raised, or did not come in time; every rank gets the error.
     """
-    timeout_s = options.get("XLA_POD_TIMEOUT_S")
+    if timeout_s is None:
+      timeout_s = options.get("XLA_POD_TIMEOUT_S")
     start = time.monotonic()
     with self._changed:
       if rank in self._owed:
@@ -110,9 +111,9 @@ class Board:
           late = f"{names(missing)} did not come within {timeout_s:g} s (XLA_POD_TIMEOUT_S)"
           self._fail(round_, self._absence(round_, missing, late))
         else:
-          self._changed.wait(left_s)
+          self._changed.wait(min(left_s, threading.TIMEOUT_MAX))
       if round_.error is not None:
-        raise PodError(round_.error, self._fatal, keeps_graph=True)
+        raise PodError(round_.error, keeps_graph=True)
       return round_.result
 
   def end(self, rank: int, error: BaseException | None) -> None:
@@ -127,19 +128,6 @@ class Board:
       self.failed = self.failed or error is not None
       if error is not None and not self._stopped:
         self._stopped = f"stopped because rank {rank} raised {type(error).__name__}: {error}"
-      self._changed.notify_all()
-
-  def stop(self, text: str, fatal: bool) -> None:
-    """Makes this and every later meeting fail.
-
-    Args:
-      text: the error text that every rank gets.
-      fatal: as in PodError.
-    """
-    with self._changed:
-      self._stopped = self._stopped or text
-      self._fatal = self._fatal or fatal
-      self.failed = True
       self._changed.notify_all()
 
   def _absence(self, round_: _Round, absent: list[int], what: str) -> str:

@@ -1,6 +1,6 @@
 """Reads of tensors in the emulated pod: what leaves a device is computed by a turn before stock's kernel copies it.
 
-Every read, `.item()`, `print`, `bool`, `.numpy()`, a mask as index, an operation that falls back to the CPU, ends in one
+Every read (`.item()`, `print`, `bool`, `.numpy()`, a mask as index, an operation that falls back to the CPU) ends in one
 of four kernels. They are overridden for the XLA dispatch key rather than caught by a mode per thread, because
 autograd's and the loaders' threads read too.
 """
@@ -30,7 +30,7 @@ def install(
   def override(name: str, kernel: Callable[..., Any]) -> None:
     stock = torch.library.get_kernel(getattr(torch.ops.aten, name).default, "XLA")
     with warnings.catch_warnings():
-      warnings.filterwarnings("ignore", message=".*[Oo]verriding a previously registered kernel", category=UserWarning)
+      warnings.filterwarnings("ignore", message="Warning only once for all operators", category=UserWarning)
       _library.impl(name, functools.partial(kernel, stock), "XLA", with_keyset=True, allow_override=True)
 
   def read(source: torch.Tensor, device: torch.device | None) -> torch.Tensor:

@@ -1,14 +1,15 @@
 """One rank's turn: drain the own device, meet the others where the graph holds a collective, start under the lock."""
 
 import functools
+import math
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import _XLAC
 import torch
 
-import _XLAC
 from torch_xla import options
 from torch_xla.pod import graphs, meeting, threads
 
@@ -236,17 +237,13 @@ class Pod:
 
   def _launch(self, rank: Rank, graph: graphs.Graph | None, start: Callable[[], Any]) -> Any:
     try:
-      repeats = False
-      if graph is not None:
-        rank.known -= rank.known if options.get("XLA_POD_CHECK_GRAPHS") else _varying
-        repeats = graphs.agree(functools.partial(self.board.exchange, rank.index), graph, rank.known)
-        rank.meetings += 1
-      with self._starting:
-        before = _XLAC._xla_get_num_cached_compilation_graph()
-        result = start()
-        if graph is not None:
-          compiled = _XLAC._xla_get_num_cached_compilation_graph() > before
-          self._check_compilation(rank, graph, compiled, repeats)
+      if graph is None:
+        with self._starting:
+          return start()
+      rank.known -= rank.known if options.get("XLA_POD_CHECK_GRAPHS") else _varying
+      repeats = graphs.agree(functools.partial(self.board.exchange, rank.index), graph, rank.known)
+      rank.meetings += 1
+      return self._start_together(rank, graph, start, repeats)
     except meeting.PodError as error:
       if not error.keeps_graph and not error.fatal:  # after a fatal one the device never becomes idle
         rank.drop()
@@ -254,22 +251,38 @@ class Pod:
     except RuntimeError:
       rank.drop()
       raise
-    return result
 
-  def _check_compilation(self, rank: Rank, graph: graphs.Graph, compiled: bool, repeats: bool) -> None:
-    leads = rank.meetings != self._last_meeting  # the first of its meeting; nobody starts two before all started one
-    self._last_meeting = rank.meetings
-    if not compiled or _XLAC._get_use_eager_mode():  # eager operations compile at any time, beside the pod's lock
-      return
-    if repeats:
-      _varying.add(graph.key)
-    if not leads:
-      text = (
-        f"pod of {len(self.ranks)} ranks: rank {rank.index} compiled another program than the ranks before it, in "
-        f"{graph.where}. Trace the same operations with the same shapes and constants on every rank."
+  def _start_together(self, rank: Rank, graph: graphs.Graph, start: Callable[[], Any], repeats: bool) -> Any:
+    problem, error, result = "", None, None
+    with self._starting:
+      leads = rank.meetings != self._last_meeting  # the first of its meeting
+      self._last_meeting = rank.meetings
+      before = _XLAC._xla_get_num_cached_compilation_graph()
+      try:
+        result = start()
+      except Exception as caught:
+        error = caught
+        problem = f"rank {rank.index} could not start {graph.where}: {caught}"
+      compiled = _XLAC._xla_get_num_cached_compilation_graph() > before
+      # Eager operations compile at any time, beside the pod's lock.
+      if compiled and not _XLAC._get_use_eager_mode():
+        if repeats:
+          _varying.add(graph.key)
+        if not leads:
+          problem = f"rank {rank.index} compiled another program than the ranks before it in {graph.where}"
+    # Nobody goes on before all have started: torch may wait for a device while it holds the interpreter's lock, which
+    # the others need to start. Compiling counts here, so there is no deadline.
+    problems = self.board.exchange(rank.index, problem, f"the start of {graph.where}", timeout_s=math.inf)
+    if error is not None:
+      raise error
+    if any(problems):
+      reasons = "; ".join(filter(None, problems))
+      raise meeting.PodError(
+        f"pod of {len(self.ranks)} ranks: {reasons}. Trace the same operations with the same shapes and constants on "
+        "every rank.",
+        fatal=True,
       )
-      self.board.stop(text, fatal=True)
-      raise meeting.PodError(text, fatal=True)
+    return result
 
   def _locate(self, index: int) -> str:
     thread = threads.thread_of.get(self.ranks[index].device)

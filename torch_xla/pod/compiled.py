@@ -1,0 +1,69 @@
+"""torch.compile(backend="openxla") in the rank threads of an emulated pod.
+
+torch compiles one frame at a time, but not the backward of a frame, and the bridge to XLA counts operations in
+counters of the whole process. Ranks that are processes never notice; ranks that are threads need the following.
+"""
+
+import functools
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+_BRIDGES = ("torch_xla._dynamo.dynamo_bridge", "torch_xla.core.dynamo_bridge")
+
+
+class _PerThread:
+  """Stands in for an object of which each thread needs its own.
+
+  Args:
+    make: makes one.
+  """
+
+  def __init__(self, make: Callable[[], Any]):
+    self._make = make
+    self._local = threading.local()
+
+  def _own(self) -> Any:
+    if not hasattr(self._local, "value"):
+      self._local.value = self._make()
+    return self._local.value
+
+  def __enter__(self) -> Any:
+    return self._own().__enter__()
+
+  def __exit__(self, *error: Any) -> Any:
+    return self._own().__exit__(*error)
+
+  def __getattr__(self, name: str) -> Any:
+    return getattr(self._own(), name)
+
+
+def install(ranks: int, launch_pending: Callable[[], None]) -> None:
+  """Makes torch.compile safe in rank threads, for the rest of the process.
+
+  Args:
+    ranks: number of ranks; each compiles its own version of a function that all of them run.
+    launch_pending: launches what the calling rank has traced so far.
+  """
+  from torch._dynamo import config, utils
+
+  config.recompile_limit *= ranks
+  config.accumulated_recompile_limit *= ranks
+  for name in ("_METRICS_CONTEXT", "_RUNTIME_METRICS_CONTEXT"):
+    stock = getattr(utils, name)
+    setattr(utils, name, _PerThread(functools.partial(type(stock), on_exit=utils.record_compilation_metrics)))
+
+  extracting = threading.RLock()
+  extract = sys.modules[_BRIDGES[0]].extract_compiled_graph
+
+  @functools.wraps(extract)
+  def one_at_a_time(*args: Any, **kwargs: Any) -> Any:
+    # The bridge begins with a sync. Were that to meet the peers, they would have to come by this lock.
+    launch_pending()
+    with extracting:
+      return extract(*args, **kwargs)
+
+  for name in _BRIDGES:
+    if name in sys.modules:
+      sys.modules[name].extract_compiled_graph = one_at_a_time
