@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
 
 # Before the imports: torch_xla chooses a device as soon as it is imported.
 if "PJRT_DEVICE" not in os.environ:
   os.environ.update(PJRT_DEVICE="CPU", CPU_NUM_DEVICES="8", PJRT_CPU_DEVICE_ORDER="0,1,4,5,6,7,2,3")
 
-import torch  # noqa: E402
-import torch_xla  # noqa: E402
-import torch_xla.core.xla_model as xm  # noqa: E402
-import torch_xla.runtime as xr  # noqa: E402
-from torch_xla.experimental import pjrt  # noqa: E402
+import torch
+import torch_xla.core.xla_model as xm
+import torch_xla.runtime as xr
+
+import torch_xla
+from torch_xla.experimental import pjrt
 
 COLLECTIVES = ("all_gather", "reduce_scatter", "all_to_all", "collective_permute")
 PINS = (False, True)  # the two marks behind each answer
