@@ -1,7 +1,7 @@
 """Reads of tensors in the emulated pod: what leaves a device is computed by a turn before stock's kernel copies it.
 
-Every read (`.item()`, `print`, `bool`, `.numpy()`, a mask as index, an operation that falls back to the CPU) ends in one
-of four kernels. They are overridden for the XLA dispatch key rather than caught by a mode per thread, because
+Every read (`.item()`, `print`, `bool`, `.numpy()`, a mask as index, an operation that falls back to the CPU) ends in
+one of four kernels. They are overridden for the XLA dispatch key rather than caught by a mode per thread, because
 autograd's and the loaders' threads read too.
 """
 
