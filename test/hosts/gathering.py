@@ -4,6 +4,7 @@ import contextlib
 import multiprocessing
 import os
 import random
+import signal
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -196,3 +197,17 @@ def listening_addresses(identity):
   port = f":{identity._launch.store_port:04X}"
   time.sleep(0.5)
   return [line[1] for line in lines if line[1].endswith(port) and line[3] == "0A"]
+
+
+def be_child(ids, all_ids, fate=""):
+  """Is a child of run_multiprocess with made-up devices; returns (launch, table)."""
+  from torch_xla.pod import environments, identity
+
+  launch = environments.detect(os.environ).launch()
+  if fate == "raise" and launch.process == 1:
+    raise LookupError("the second child")
+  if fate == "kill" and launch.process == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+  own = tuple((index, device_id, ()) for index, device_id in enumerate(ids))
+  world = identity.establish(launch, identity.Runtime(own, all_ids))
+  return launch, [(m.ordinal, m.replica, m.local_ordinal, m.process) for m in world.members]

@@ -93,6 +93,7 @@ def dynamo():
 def threads():
   """Runs rank threads in this very process, and leaves it unreplicated."""
   seen = {}
+  assert (xr.world_size(), xm.get_ordinal()) == (1, 0)  # asking early freezes nothing
   pjrt.spawn_threads(lambda index: seen.__setitem__(index, facts(index)))
   show([sorted(seen.items()), xr.world_size(), xm.get_ordinal()])
 

@@ -10,6 +10,7 @@ import os
 import re
 import socket
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -295,8 +296,10 @@ def establish(launch: Launch | None = None, devices: Runtime | None = None) -> W
       if text := exchange.fault(cards, 1):
         raise RuntimeError(text)
     else:
+      deadline = time.monotonic() + timeout_s
       _store, serves = stores.join(launch, timeout_s)
-      cards = exchange.meet(_store, card, serves, timeout_s)
+      # A store that came at the last moment still gets the time that a meeting of the punctual takes.
+      cards = exchange.meet(_store, card, serves, max(1.0, deadline - time.monotonic()))
     _launch = launch
     made = World(table(cards, launch.rank))
     _fix(made)

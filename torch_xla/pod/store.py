@@ -1,6 +1,7 @@
 """The store that the processes of a launch meet at: who serves it, on which address, and how to reach it."""
 
 import errno
+import ipaddress
 import os
 import queue
 import socket
@@ -79,6 +80,25 @@ def serve(host: str, port: int, timeout_s: float) -> int | None:
   return port
 
 
+def check_reachable(launch: Launch) -> None:
+  """Sees that the store's address means this machine to the other hosts too; for the process that serves it.
+
+  Args:
+    launch: where this process stands.
+
+  Raises:
+    RuntimeError: several hosts are to meet at an address that is a loopback one here.
+  """
+  if launch.hosts == 1:
+    return
+  found = {info[4][0] for info in socket.getaddrinfo(launch.store_host, None, type=socket.SOCK_STREAM)}
+  if all(ipaddress.ip_address(str(address).partition("%")[0]).is_loopback for address in found):
+    raise RuntimeError(
+      f"store {launch.store_host}: on its own machine the name means {', '.join(map(str, sorted(found)))}, where the "
+      f"other {launch.hosts - 1} hosts cannot reach it. Launch with an address that they can, or correct /etc/hosts."
+    )
+
+
 def connect(host: str, port: int, timeout_s: float) -> dist.TCPStore:
   """Opens a connection of its own to a store, waiting for the store to appear.
 
@@ -154,6 +174,7 @@ def join(launch: Launch, timeout_s: float) -> tuple[dist.Store, bool]:
   if launch.rank == 0 and not launch.served:
     # Taken: another process that claims rank 0, or torch's own store in this one. Both can be joined; the
     # exchange finds the twin. A stranger's port shows by not answering as a store.
+    check_reachable(launch)
     serves = serve(host, port, timeout_s) is not None
     if not serves and _is_local(host):
       timeout_s = min(timeout_s, _STRANGER_S)
