@@ -17,6 +17,7 @@ MOVES = frozenset(
     "copy",
     "copy-done",
     "copy-start",
+    "custom-call ConcatBitcast",
     "custom-call X64SplitHigh",
     "custom-call X64SplitLow",
     "get-tuple-element",
@@ -25,6 +26,8 @@ MOVES = frozenset(
     "real",
     "reshape",
     "slice",
+    "slice-done",
+    "slice-start",
     "transpose",
     "tuple",
   }
