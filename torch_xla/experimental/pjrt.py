@@ -9,9 +9,7 @@ from torch_xla.runtime import (
   addressable_device_count,
   device_type,
   global_device_count,
-  global_ordinal,
   local_device_count,
-  local_ordinal,
   local_process_count,
   process_count,
   process_index,
@@ -29,7 +27,9 @@ from torch_xla._internal.pjrt import (
   spawn,
   spawn_threads,
 )
+from torch_xla.pod import identity
 from torch_xla.pod.legacy import requires_pjrt, using_pjrt
+from torch_xla.pod.replication import get_ordinal
 
 __all__ = [
   "addressable_device_count",
@@ -50,6 +50,8 @@ __all__ = [
   "requires_pjrt",
   "run_multiprocess",
   "set_device_type",
+  "set_global_ordinal",
+  "set_local_ordinal",
   "spawn",
   "spawn_threads",
   "using_pjrt",
@@ -77,6 +79,53 @@ def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device
       f"xla_device: devkind={devkind!r}, but PJRT_DEVICE={device_type()}; drop devkind or change PJRT_DEVICE."
     )
   return device(n)
+
+
+def global_ordinal(default: int = 0) -> int:
+  """Returns this rank's number in [0, world_size()).
+
+  Args:
+    default: what to return in a process that is not part of a pod.
+  """
+  return get_ordinal(default)
+
+
+def local_ordinal(default: int = 0) -> int:
+  """Returns this rank's number on its host.
+
+  Args:
+    default: what to return in a process that is not part of a pod.
+  """
+  return identity.local_ordinal() if world_size() > 1 else default
+
+
+def set_global_ordinal(ordinal: int) -> None:
+  """Checks an ordinal that a program of 1.13 wants to set; it is the launch that sets it.
+
+  Args:
+    ordinal: the number, which has to be the one that the rank has.
+
+  Raises:
+    ValueError: the rank has another.
+  """
+  _check("set_global_ordinal", ordinal, global_ordinal())
+
+
+def set_local_ordinal(ordinal: int) -> None:
+  """Checks a local ordinal that a program of 1.13 wants to set; it is the launch that sets it.
+
+  Args:
+    ordinal: the number, which has to be the one that the rank has.
+
+  Raises:
+    ValueError: the rank has another.
+  """
+  _check("set_local_ordinal", ordinal, local_ordinal())
+
+
+def _check(what: str, wanted: int, current: int) -> None:
+  if wanted != current:
+    raise ValueError(f"{what}({wanted}): this rank is {current}, as launched; drop the call or change the launch.")
 
 
 def rendezvous(tag: str, payload: bytes, ordinals: list[int] | None = None) -> list[bytes]:
