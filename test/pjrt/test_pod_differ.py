@@ -118,7 +118,10 @@ def lines():
   ("name", "patterns"),
   [
     ("missing_once", [r"rank(s 0-2,4-7| 3): the (step|read of a tensor) at \S+program\.py:\d+"]),
-    ("missing_at_the_end", [r"rank 3 had already finished", r"ranks? [-,0-9]+ waited in the step at \S+program\.py:\d+"]),
+    (
+      "missing_at_the_end",
+      [r"rank 3 had already finished", r"ranks? [-,0-9]+ waited in the step at \S+program\.py:\d+"],
+    ),
     (
       "other_shape",
       [r"rank 3: the step", r"all_gather\(float32\[2\]\) at \S+program\.py:\d+", r"first differing line"],

@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 _BRIDGES = ("torch_xla._dynamo.dynamo_bridge", "torch_xla.core.dynamo_bridge")
 
 
@@ -47,12 +49,27 @@ def install(ranks: int, launch_pending: Callable[[], None]) -> None:
     launch_pending: launches what the calling rank has traced so far.
   """
   from torch._dynamo import config, utils
+  from torch.fx import _symbolic_trace as symbolic
 
   config.recompile_limit *= ranks
   config.accumulated_recompile_limit *= ranks
   for name in ("_METRICS_CONTEXT", "_RUNTIME_METRICS_CONTEXT"):
     stock = getattr(utils, name)
     setattr(utils, name, _PerThread(functools.partial(type(stock), on_exit=utils.record_compilation_metrics)))
+
+  # torch refuses to run a compiled function while it traces; it traces in one thread and asks in all of them.
+  tracing, trace, is_tracing = threading.local(), torch.fx.Tracer.trace, symbolic.is_fx_symbolic_tracing
+
+  @functools.wraps(trace)
+  def noted(*args: Any, **kwargs: Any) -> Any:
+    outer, tracing.here = getattr(tracing, "here", False), True
+    try:
+      return trace(*args, **kwargs)
+    finally:
+      tracing.here = outer
+
+  torch.fx.Tracer.trace = noted
+  symbolic.is_fx_symbolic_tracing = lambda: getattr(tracing, "here", False) and is_tracing()
 
   extracting = threading.RLock()
   extract = sys.modules[_BRIDGES[0]].extract_compiled_graph
