@@ -135,7 +135,7 @@ def compile_hlo(
       f"replicas={replicas} does not fit topology {topology!r}, which has {slice_.devices} devices; "
       f"ask for 1 to {slice_.devices}"
     )
-  request = {"topology": slice_.name, "create_options": slice_.create_options, "module": None}
+  request: dict[str, Any] = {"topology": slice_.name, "create_options": slice_.create_options, "module": None}
   devices = worker.ask(request, timeout_s)["devices"]
   ids = sorted(device["id"] for device in devices)[:count]
   request |= {"module": module, "options": _compile_options(ids, options or {}), "cost": slice_.cost}

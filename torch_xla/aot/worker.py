@@ -13,9 +13,9 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 # PJRT_Api begins with its size and extension, then the version's size, extension and two int32.
-FIRST_FUNCTION = 5
+_FIRST_FUNCTION = 5
 # Position of each function in PJRT_Api (pjrt_c_api.h; the order is append-only within API major version 0).
-SLOT = {
+_SLOT = {
   "Error_Destroy": 0,
   "Error_Message": 1,
   "Plugin_Initialize": 3,
@@ -31,8 +31,8 @@ SLOT = {
   "Executable_GetCompiledMemoryStats": 96,
 }
 # A plugin refuses a struct smaller than the one it knows and ignores what lies beyond, so all are this long.
-STRUCT_WORDS = 32
-MEMORY_FIELDS = (
+_STRUCT_WORDS = 32
+_MEMORY_FIELDS = (
   "generated_code",
   "argument",
   "output",
@@ -47,23 +47,23 @@ MEMORY_FIELDS = (
 )
 
 
-class LibtpuError(Exception):
+class _LibtpuError(Exception):
   """What libtpu says is wrong with a request; the process stays usable."""
 
 
-def words(*fields: int) -> Any:
+def _words(*fields: int) -> Any:
   """Returns an argument struct with `fields` after its size and extension words."""
-  struct = (ctypes.c_uint64 * STRUCT_WORDS)()
+  struct = (ctypes.c_uint64 * _STRUCT_WORDS)()
   struct[0] = ctypes.sizeof(struct)
-  struct[2 : 2 + len(fields)] = fields
+  struct[2 : 2 + len(fields)] = list(fields)
   return struct
 
 
-def text(pointer: int, size: int) -> str:
+def _text(pointer: int, size: int) -> str:
   return ctypes.string_at(pointer, size).decode(errors="replace") if pointer else ""
 
 
-class Plugin:
+class _Plugin:
   """libtpu, loaded and initialized; it compiles for topologies and never opens a device."""
 
   def __init__(self, path: str):
@@ -71,55 +71,55 @@ class Plugin:
     get_api.restype = ctypes.POINTER(ctypes.c_uint64)
     self._api = get_api()
     # An older PJRT_Api is shorter: its first word tells.
-    self._functions = self._api[0] // 8 - FIRST_FUNCTION
+    self._functions = self._api[0] // 8 - _FIRST_FUNCTION
     self._topologies: dict[tuple, tuple[int, list[dict]]] = {}
-    self.call("Plugin_Initialize", words())
+    self.call("Plugin_Initialize", _words())
 
   def call(self, name: str, struct: Any) -> Any:
-    """Calls one API function; returns its filled-in struct, raises LibtpuError with libtpu's message."""
-    if SLOT[name] >= self._functions:
-      raise LibtpuError(f"this libtpu's PJRT C API has no PJRT_{name}")
-    function = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_void_p)(self._api[FIRST_FUNCTION + SLOT[name]])
+    """Calls one API function; returns its filled-in struct, raises _LibtpuError with libtpu's message."""
+    if _SLOT[name] >= self._functions:
+      raise _LibtpuError(f"this libtpu's PJRT C API has no PJRT_{name}")
+    function = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_void_p)(self._api[_FIRST_FUNCTION + _SLOT[name]])
     error = function(ctypes.addressof(struct))
     # The two functions about errors return nothing, so what the register holds after them says nothing.
     if not error or name.startswith("Error_"):
       return struct
-    message = text(*self.call("Error_Message", words(error))[3:5])
-    self.call("Error_Destroy", words(error))
-    raise LibtpuError(message)
+    message = _text(*self.call("Error_Message", _words(error))[3:5])
+    self.call("Error_Destroy", _words(error))
+    raise _LibtpuError(message)
 
   def topology(self, name: str, create_options: dict[str, str]) -> tuple[int, list[dict]]:
     """Returns a topology's handle and its devices, opened once for each name and set of options."""
     key = (name, *sorted(create_options.items()))
     if key not in self._topologies:
       encoded = name.encode()
-      keep, values = named_strings(create_options)
-      struct = words(address(encoded), len(encoded), address(values), len(create_options))
+      keep, values = _named_strings(create_options)
+      struct = _words(_address(encoded), len(encoded), _address(values), len(create_options))
       handle = self.call("TopologyDescription_Create", struct)[6]
       del keep
-      found = self.call("TopologyDescription_GetDeviceDescriptions", words(handle))
+      found = self.call("TopologyDescription_GetDeviceDescriptions", _words(handle))
       pointers = ctypes.cast(found[3], ctypes.POINTER(ctypes.c_uint64))
       self._topologies[key] = (handle, [self.device(pointers[i]) for i in range(found[4])])
     return self._topologies[key]
 
   def device(self, description: int) -> dict[str, Any]:
-    number = self.call("DeviceDescription_Id", words(description))[3] & 0xFFFFFFFF
-    found = self.call("DeviceDescription_Attributes", words(description))
-    return {"id": number, **named_values(found[4], found[3])}
+    number = self.call("DeviceDescription_Id", _words(description))[3] & 0xFFFFFFFF
+    found = self.call("DeviceDescription_Attributes", _words(description))
+    return {"id": number, **_named_values(found[4], found[3])}
 
   def compile(self, topology: int, module: bytes, options: bytes) -> int:
     form = b"hlo"
-    program = words(address(module), len(module), address(form), len(form))
+    program = _words(_address(module), len(module), _address(form), len(form))
     # PJRT_Program is checked against its exact size.
     program[0] = 48
-    struct = words(topology, ctypes.addressof(program), address(options), len(options), 0)
+    struct = _words(topology, ctypes.addressof(program), _address(options), len(options), 0)
     return self.call("Compile", struct)[7]
 
   def optimized(self, executable: int) -> bytes:
     """Returns the serialized HloModuleProtoWithConfig of the compiled program."""
-    program = words()
+    program = _words()
     program[0] = 48
-    struct = words(executable, ctypes.addressof(program))
+    struct = _words(executable, ctypes.addressof(program))
     self.call("Executable_OptimizedProgram", struct)
     code = ctypes.create_string_buffer(program[3])
     program[2] = ctypes.addressof(code)
@@ -127,23 +127,23 @@ class Plugin:
     return code.raw
 
   def memory(self, executable: int) -> dict[str, int]:
-    found = self.call("Executable_GetCompiledMemoryStats", words(executable))
+    found = self.call("Executable_GetCompiledMemoryStats", _words(executable))
     signed = ctypes.cast(found, ctypes.POINTER(ctypes.c_int64))
-    return {name: signed[3 + i] for i, name in enumerate(MEMORY_FIELDS)}
+    return {name: signed[3 + i] for i, name in enumerate(_MEMORY_FIELDS)}
 
   def cost(self, executable: int) -> dict[str, Any]:
-    found = self.call("Executable_GetCostAnalysis", words(executable))
-    return named_values(found[4], found[3])
+    found = self.call("Executable_GetCostAnalysis", _words(executable))
+    return _named_values(found[4], found[3])
 
   def destroy(self, executable: int) -> None:
-    self.call("Executable_Destroy", words(executable))
+    self.call("Executable_Destroy", _words(executable))
 
 
-def address(data: Any) -> int:
+def _address(data: Any) -> int:
   return ctypes.cast(data, ctypes.c_void_p).value or 0
 
 
-def named_strings(options: dict[str, str]) -> tuple[list, Any]:
+def _named_strings(options: dict[str, str]) -> tuple[list, Any]:
   """Returns PJRT_NamedValue structs of strings, and what must stay alive while they are used."""
   size = 7
   values = (ctypes.c_uint64 * (size * max(len(options), 1)))()
@@ -151,21 +151,21 @@ def named_strings(options: dict[str, str]) -> tuple[list, Any]:
   for i, (name, value) in enumerate(options.items()):
     pair = (name.encode(), value.encode())
     keep.append(pair)
-    fields = (size * 8, 0, address(pair[0]), len(pair[0]), 0, address(pair[1]), len(pair[1]))
-    values[size * i : size * (i + 1)] = fields
+    fields = (size * 8, 0, _address(pair[0]), len(pair[0]), 0, _address(pair[1]), len(pair[1]))
+    values[size * i : size * (i + 1)] = list(fields)
   return keep, values
 
 
-def named_values(pointer: int, count: int) -> dict[str, Any]:
+def _named_values(pointer: int, count: int) -> dict[str, Any]:
   """Returns a PJRT_NamedValue array as a dict; values of unknown type are left out."""
   result: dict[str, Any] = {}
   for i in range(count):
     struct = pointer + 56 * i
     field = ctypes.cast(struct, ctypes.POINTER(ctypes.c_uint64))
-    name, value, size = text(field[2], field[3]), struct + 40, field[6]
+    name, value, size = _text(field[2], field[3]), struct + 40, field[6]
     kind = field[4] & 0xFFFFFFFF
     if kind == 0:
-      result[name] = text(field[5], size)
+      result[name] = _text(field[5], size)
     elif kind == 1:
       result[name] = ctypes.c_int64.from_address(value).value
     elif kind == 2:
@@ -177,7 +177,7 @@ def named_values(pointer: int, count: int) -> dict[str, Any]:
   return result
 
 
-def answer(plugin: Plugin, request: dict[str, Any]) -> dict[str, Any]:
+def _answer(plugin: _Plugin, request: dict[str, Any]) -> dict[str, Any]:
   """Lists a topology's devices (a request without a module) or compiles for it; compiler.py fills requests."""
   topology, devices = plugin.topology(request["topology"], request["create_options"])
   if request["module"] is None:
@@ -194,7 +194,7 @@ def answer(plugin: Plugin, request: dict[str, Any]) -> dict[str, Any]:
   return result
 
 
-def serve(parent: Connection, libtpu: str) -> None:
+def _serve(parent: Connection, libtpu: str) -> None:
   """Answers requests until the parent closes its end."""
   plugin = None
   while True:
@@ -203,12 +203,12 @@ def serve(parent: Connection, libtpu: str) -> None:
     except EOFError:
       return
     try:
-      plugin = plugin or Plugin(libtpu)
-      reply = answer(plugin, request)
-    except (LibtpuError, OSError) as error:
+      plugin = plugin or _Plugin(libtpu)
+      reply = _answer(plugin, request)
+    except (_LibtpuError, OSError) as error:
       reply = {"error": str(error)}
     parent.send(reply)
 
 
 if __name__ == "__main__":
-  serve(Connection(int(sys.argv[1])), sys.argv[2])
+  _serve(Connection(int(sys.argv[1])), sys.argv[2])
