@@ -48,6 +48,12 @@ def test_bare_is_left_to_the_compiler(op: str, topology: str) -> None:
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
-@pytest.mark.parametrize("dtype", (torch.int64, torch.float64, torch.complex64), ids=str)
-def test_a_wide_gather_along_the_first_dimension_is_pinned_too(dtype: torch.dtype, topology: str) -> None:
-  assert _layouts("all_gather", True, dtype, topology) == {ROW_MAJOR}
+@pytest.mark.parametrize("op", ARGUMENTS)
+def test_pinned_and_bare_of_all_widths_in_one_program(op: str, topology: str) -> None:
+  """The compiler refuses programs in which some all-reduces have `constrain_layout` and others do not."""
+  results = []
+  for dtype in (torch.float32, torch.int64, torch.complex64, torch.bfloat16):
+    for pin in (True, False):
+      made = tracing.plan(op, SHUFFLED, [Array(dtype, (32, 16))], *ARGUMENTS[op](pin))
+      results += tracing.issue(made, [torch.zeros(32, 16, dtype=dtype).to("xla")])
+  assert aot.compile_hlo(tracing.graph(results), topology).collectives
