@@ -33,14 +33,14 @@ class Entry(NamedTuple):
     computation: XLA's handle.
     node: name of its node in lazy graphs.
     ordered: whether it takes and hands out a token.
-    numbers: indices of operands without dimensions.
+    numbers: whether an operand has no dimensions.
   """
 
   plan: Plan
   computation: Any
   node: str
   ordered: bool
-  numbers: tuple[int, ...]
+  numbers: bool
 
 
 def _single() -> World:
@@ -94,8 +94,8 @@ def run(name: str, tensors: Sequence[torch.Tensor], args: tuple) -> list[torch.T
       return []
     entry = _make(key, name, tensors, args)
   try:
-    for index in entry.numbers:
-      _parametrize(tensors[index])
+    if entry.numbers:
+      tensors = [t if t.dim() else _parameter(t) for t in tensors]
     if entry.ordered:
       return _in_order(entry, tensors)
     return _XLAC._xla_user_computation(entry.node, tensors, entry.computation)
@@ -123,13 +123,15 @@ def plan(name: str, tensors: Sequence[torch.Tensor], args: tuple) -> Plan:
   return TABLE[name].plan(_world(), kinds, *args)
 
 
-def _parametrize(number: torch.Tensor) -> None:
-  """Makes a parameter of a number that is a constant of the graph.
+def _parameter(number: torch.Tensor) -> torch.Tensor:
+  """Makes a parameter of a number that came from the host; one that the graph computes stays as it is.
 
-  The bridge makes constants of a host's 0 and 1, so ranks that hold other numbers would trace other graphs.
+  The bridge makes a constant of a 0 or 1 and a parameter of any other, so the ranks' graphs would differ.
   """
-  if "prim::Constant" in _XLAC._get_xla_tensor_debug_info(number):
-    _XLAC._xla_sync_multi([number], [], False, True)
+  described = _XLAC._get_xla_tensor_debug_info(number)
+  if "prim::Constant" in described or "xla::device_data" in described:
+    return number.detach().cpu().reshape(1).to(number.device).reshape(())
+  return number
 
 
 _tokens: dict[torch.device, torch.Tensor] = {}
@@ -152,7 +154,7 @@ def _make(key: Any, name: str, tensors: Sequence[torch.Tensor], args: tuple) -> 
   with _lock:  # rank threads share the computation, so that they also share the program compiled from it
     if key not in _entries:
       ordered = options.get("XLA_POD_STRICT_ORDER")
-      numbers = tuple(index for index, kind in enumerate(made.operands) if not kind.dims)
+      numbers = any(not kind.dims for kind in made.operands)
       computation = _XLAC._xla_op_computation_from_module_proto(name, emit(made, cpu, ordered))
       _entries[key] = Entry(made, computation, f"xla::ordinal_{name}", ordered, numbers)
     return _entries[key]

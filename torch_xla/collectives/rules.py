@@ -81,7 +81,7 @@ def _only(plan: Plan, chosen: list[int]) -> Plan:
 
 
 def _all_gather(comp: Computation, plan: Plan, values: list[Value], cpu: bool) -> list[Value]:
-  """One all-gather for all operands gathered along one dimension; their dtypes and shapes may differ."""
+  """One all-gather for all operands of one dtype and dimension: XLA:CPU mixes dtypes up (bfloat16 beside float32)."""
   solid = [value if value.type.dims else comp.add("reshape", Array(value.type.dtype, (1,)), value) for value in values]
 
   def write(members: list[int], kind: Any) -> Value:
@@ -89,7 +89,8 @@ def _all_gather(comp: Computation, plan: Plan, values: list[Value], cpu: bool) -
     fields = {**peers(plan), **wide_pin(plan, [value.type for value in operands], cpu)}
     return comp.add("all-gather", kind, *operands, dimensions=[plan.dims[members[0]]], **fields)
 
-  return together(comp, plan.results, plan.dims, write)
+  keys = [(value.type.dtype, dim) for value, dim in zip(values, plan.dims, strict=True)]
+  return together(comp, plan.results, keys, write)
 
 
 def _all_reduce(comp: Computation, plan: Plan, values: list[Value], cpu: bool) -> list[Value]:

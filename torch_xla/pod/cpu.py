@@ -98,8 +98,12 @@ def activate(devices: Sequence[str]) -> None:
   Args:
     devices: one device per rank, such as "xla:3", in rank order. A second call starts a new pod.
   """
-  from torch_xla.pod import (
-    hooks,
-  )  # needs the runtime's client, which a process that emulates nothing must not start
+  import _XLAC
 
+  from torch_xla.pod import hooks  # starts the runtime's client, which a process that emulates nothing must not
+
+  # The bridge makes constants of the numbers 0 and 1, and one parameter of equal numbers. Where a number is the rank or
+  # depends on it, that would give the ranks different graphs, which XLA:CPU cannot run together.
+  _XLAC._set_xla_handle_special_scalars(False)
+  _XLAC._set_xla_enable_device_data_cache(False)
   hooks.install(devices)
