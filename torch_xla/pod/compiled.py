@@ -4,6 +4,7 @@ torch compiles one frame at a time, but not the backward of a frame, and the bri
 counters of the whole process. Ranks that are processes never notice; ranks that are threads need the following.
 """
 
+import contextlib
 import functools
 import sys
 import threading
@@ -41,14 +42,14 @@ class _PerThread:
     return getattr(self._own(), name)
 
 
-def install(ranks: int, launch_pending: Callable[[], None]) -> None:
+def install(ranks: int, aside: Callable[[], contextlib.AbstractContextManager]) -> None:
   """Makes torch.compile safe in rank threads, for the rest of the process.
 
   Args:
     ranks: number of ranks; each compiles its own version of a function that all of them run.
-    launch_pending: launches what the calling rank has traced so far.
+    aside: launches what the calling rank has traced so far, and keeps what it traces inside from counting as its own.
   """
-  from torch._dynamo import config, utils
+  from torch._dynamo import config, convert_frame, utils
   from torch.fx import _symbolic_trace as symbolic
 
   config.recompile_limit *= ranks
@@ -71,14 +72,13 @@ def install(ranks: int, launch_pending: Callable[[], None]) -> None:
   torch.fx.Tracer.trace = noted
   symbolic.is_fx_symbolic_tracing = lambda: getattr(tracing, "here", False) and is_tracing()
 
-  extracting = threading.RLock()
   extract = sys.modules[_BRIDGES[0]].extract_compiled_graph
 
   @functools.wraps(extract)
   def one_at_a_time(*args: Any, **kwargs: Any) -> Any:
-    # The bridge begins with a sync. Were that to meet the peers, they would have to come by this lock.
-    launch_pending()
-    with extracting:
+    # The bridge syncs and traces. Were that to meet the peers, they would have to come by this lock. It is torch's own,
+    # since torch's tracing and the bridge's work on graphs exclude each other.
+    with aside(), convert_frame.compile_lock:
       return extract(*args, **kwargs)
 
   for name in _BRIDGES:

@@ -4,8 +4,9 @@ The functions below stand in for those of the extension module `_XLAC` that have
 A device that is no rank's, e.g. in a process whose pod has ended, is served as stock does.
 """
 
+import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import _XLAC
@@ -40,8 +41,22 @@ def install(devices: Sequence[str]) -> None:
     _stock[name] = getattr(_XLAC, name)
     setattr(_XLAC, name, functools.partial(_stock_collective, name))
   reads.install(fetch, settle)
-  compiled.install(len(devices), lambda: _step_marker(wait=False, reset_scope=False))
+  compiled.install(len(devices), _aside)
   threads.on_end.append(lambda device, error: _pod.board.end(_pod.by_device[device].index, error))
+
+
+@contextlib.contextmanager
+def _aside() -> Iterator[None]:
+  _step_marker(wait=False, reset_scope=False)
+  rank = _pod.of()
+  if rank is None:
+    yield
+    return
+  rank.records = False
+  try:
+    yield
+  finally:
+    rank.records = True
 
 
 def _step_marker(device: str = "", devices: Sequence[str] = (), wait: bool = True, reset_scope: bool = True) -> None:
@@ -176,6 +191,8 @@ def _collective(name: str, operands: Sequence[Any], start: functools.partial) ->
   if _XLAC._get_use_eager_mode():  # the call itself launches the collective
     return _pod.run(rank, graphs.digest(name, shapes), f"{name}({shapes})", start)
   results = start()
+  if not rank.records:
+    return results
   outputs = results if isinstance(results, (list, tuple)) else [results]
   outputs = [output for output in outputs if isinstance(output, torch.Tensor)]
   # The in-place and out forms return no tensor: what they wrote into is then the operand.
