@@ -52,7 +52,8 @@ def _aside() -> Iterator[None]:
   if rank is None:
     yield
     return
-  rank.records = False
+  _stock["_xla_increment_counter"]("DynamoExtractCompiledGraph", 1)
+  rank.records, rank.fell_back = False, False
   try:
     yield
   finally:
@@ -115,6 +116,7 @@ def fetch(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
   for device, positions in by_device.items():
     rank = _pod.of(device)
     if rank is not None:
+      rank.fell_back = True
       for position, source in zip(positions, _pod.read(rank, [sources[p] for p in positions], _compute), strict=True):
         sources[position] = source
       rank.drain()
@@ -200,6 +202,28 @@ def _collective(name: str, operands: Sequence[Any], start: functools.partial) ->
   return results
 
 
+# The bridge of torch.compile asks the counters of the process which operations fell back to the CPU, and clears and
+# restores them on the way. With other ranks at work beside it, only what this rank did may count.
+def _clear_counters() -> None:
+  rank = _pod.of()
+  if rank is None or rank.records:
+    return _stock["_clear_xla_counters"]()
+  rank.fell_back = False
+
+
+def _executed_fallback_ops() -> list[str]:
+  rank = _pod.of()
+  if rank is None or rank.records:
+    return _stock["_get_executed_fallback_ops"]()
+  return ["an operation that reads a tensor"] if rank.fell_back else []
+
+
+def _increment_counter(name: str, value: int) -> None:
+  rank = _pod.of()
+  if rank is None or rank.records:
+    _stock["_xla_increment_counter"](name, value)
+
+
 def _set_allow_execution(allowed: bool) -> None:
   rank = _pod.of()
   if rank is None:
@@ -221,6 +245,9 @@ _HOOKS = {
   "_run_cached_graph": _run_cached_graph,
   "_clear_pending_irs": _clear_pending_irs,
   "_xla_user_computation": _user_computation,
+  "_clear_xla_counters": _clear_counters,
+  "_get_executed_fallback_ops": _executed_fallback_ops,
+  "_xla_increment_counter": _increment_counter,
   "_set_allow_execution": _set_allow_execution,
   "_get_allow_execution": _get_allow_execution,
 }

@@ -44,6 +44,7 @@ class Rank:
     self._lingering: dict[bytes, bool] = {}
     self.meetings = 0
     self.may_execute = True
+    self.fell_back = False  # whether it has read a tensor; asked while torch.compile traces
     self.records = True  # False while torch.compile traces: what it traces it drops
     # A sync that finds no tensor on its device waits for device 0 instead, under the pod's lock: keep one alive.
     self.anchor = torch.zeros(1).to(device)
