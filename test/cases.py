@@ -14,6 +14,7 @@ from typing import Any
 import reference
 import torch
 from hypothesis import strategies as st
+
 from torch_xla.collectives import ops, rules
 from torch_xla.collectives.hlo import Array
 
@@ -51,7 +52,10 @@ def values(case: Case, world: int) -> list[list[torch.Tensor]]:
   """Returns each rank's tensors: small numbers, so that sums and products are exact in every dtype."""
   dtypes = [getattr(torch, name) for name in case.dtypes]
   return [
-    [_value(dtype, shape, 1000 * rank + index) for index, (dtype, shape) in enumerate(zip(dtypes, case.shapes))]
+    [
+      _value(dtype, shape, 1000 * rank + index)
+      for index, (dtype, shape) in enumerate(zip(dtypes, case.shapes, strict=True))
+    ]
     for rank in range(world)
   ]
 
@@ -98,7 +102,9 @@ def call(case: Case, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
   if case.form == "output":
     world = _World(_size(case))
     kinds = plan(case, world).results
-    keywords["output"] = [torch.full(k.dims, 7, device=t.device).to(k.dtype) for k, t in zip(kinds, tensors)]
+    keywords["output"] = [
+      torch.full(k.dims, 7, device=t.device).to(k.dtype) for k, t in zip(kinds, tensors, strict=True)
+    ]
   result = function(**{first: tensors[0] if case.form == "tensor" else tensors}, **keywords)
   if result is None:
     return tensors
@@ -128,7 +134,7 @@ def _size(case: Case) -> int:
 
 def plan(case: Case, world: Any) -> Any:
   """Returns the Plan of a case; world is anything with a size and the replica of each ordinal."""
-  kinds = tuple(Array(getattr(torch, d), s) for d, s in zip(case.dtypes, case.shapes))
+  kinds = tuple(Array(getattr(torch, d), s) for d, s in zip(case.dtypes, case.shapes, strict=True))
   return rules.TABLE[case.op].plan(world, kinds, *planner_args(case))
 
 
@@ -231,7 +237,7 @@ def cases(draw: Any, world: int) -> Case:
     sources = draw(st.lists(st.integers(0, world - 1), unique=True))
     targets = draw(st.permutations(range(world)))
     shape = tuple(draw(st.lists(st.integers(0, 4), max_size=3)))
-    return Case(op, (dtype,), (shape,), (), tuple(zip(sources, targets)), pin)
+    return Case(op, (dtype,), (shape,), (), tuple(zip(sources, targets, strict=True)), pin)
   groups = draw(_groupings(world, unequal=op in ("all_reduce", "collective_broadcast")))
   count = len(groups[0]) if groups else world
   few = 1 if op == "all_to_all" else draw(st.integers(1, 3))
@@ -269,7 +275,7 @@ def _groupings(draw: Any, world: int, unequal: bool) -> Groups | None:
   order = draw(st.permutations(range(world)))
   if unequal and draw(st.booleans()):
     cuts = sorted(draw(st.sets(st.integers(1, world - 1), max_size=3)))
-    return tuple(tuple(order[a:b]) for a, b in zip([0, *cuts], [*cuts, world]))
+    return tuple(tuple(order[a:b]) for a, b in zip([0, *cuts], [*cuts, world], strict=True))
   size = draw(st.sampled_from([n for n in range(1, world + 1) if world % n == 0]))
   return tuple(tuple(order[i : i + size]) for i in range(0, world, size))
 

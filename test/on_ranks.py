@@ -7,9 +7,9 @@ import cases
 import torch
 import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
-from torch_xla.pod import identity
 
 import torch_xla
+from torch_xla.pod import identity
 
 
 def replicas() -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pods
 import pytest
 
+
 @pytest.fixture(scope="module", params=["runtime"] if pods.ON_TPU else list(pods.ORDERS))
 def pod(request: pytest.FixtureRequest) -> Iterator[pods.Pod]:
   """A pod in each device order; on a TPU the one that the runtime gives."""
