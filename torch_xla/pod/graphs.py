@@ -6,7 +6,7 @@ import itertools
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -90,6 +90,18 @@ def lowered(tensors: list[torch.Tensor], device: str) -> str:
     return _MODULE_NAME.sub("module", _XLAC._get_stablehlo(tensors, device, [], False).decode())
   except RuntimeError as error:  # the comparison must reach every rank, whatever state this one is in
     return f"(this graph cannot be lowered: {str(error).splitlines()[0]})"
+
+
+def shapes(tensors: Iterable[torch.Tensor]) -> str:
+  """Writes the operands of a collective briefly.
+
+  Args:
+    tensors: the operands.
+
+  Returns:
+    Text like "float32[4, 2], int64[]".
+  """
+  return ", ".join(f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in tensors)
 
 
 def lowers_to_collective(text: str) -> bool:

@@ -189,7 +189,7 @@ def _collective(name: str, operands: Sequence[Any], start: functools.partial) ->
   if rank is None:
     return start()
   name = name.removeprefix(graphs.OURS).removeprefix("_xla_")
-  shapes = ", ".join(f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in tensors)
+  shapes = graphs.shapes(tensors)
   if _XLAC._get_use_eager_mode():  # the call itself launches the collective
     return _pod.run(rank, graphs.digest(name, shapes), f"{name}({shapes})", start)
   results = start()
