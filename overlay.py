@@ -28,7 +28,27 @@ GRAFTS: dict[str, tuple[Graft, ...]] = {
     Graft("torch_xla.pod.identity", ("global_ordinal", "local_ordinal", "world_size")),
     Graft("torch_xla.pod.legacy", (), ("requires_pjrt", "using_pjrt")),
   ),
+  "torch_xla/core/functions.py": (
+    Graft("torch_xla.collectives.functions", ("all_gather", "all_reduce", "distributed_mm")),
+  ),
   "torch_xla/core/xla_model.py": (
+    Graft(
+      "torch_xla.collectives",
+      (
+        "all_gather",
+        "all_gather_bucketized",
+        "all_reduce",
+        "all_reduce_bucketized_gradients",
+        "all_to_all",
+        "broadcast_master_param",
+        "collective_broadcast",
+        "collective_permute",
+        "optimizer_step",
+        "reduce_gradients",
+        "reduce_scatter",
+        "reduce_scatter_bucketized",
+      ),
+    ),
     Graft("torch_xla.pod.replication", ("set_replication",), ("get_ordinal", "xrt_world_size")),
   ),
   "torch_xla/torch_xla.py": (Graft("torch_xla._internal.pjrt", ("launch",)),),

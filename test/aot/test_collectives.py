@@ -85,15 +85,17 @@ def test_groups_of_several_sizes_and_of_one(dtype: torch.dtype, topology: str) -
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 @pytest.mark.parametrize("pin", (True, False))
-def test_lists(pin: bool, topology: str) -> None:
-  kinds = [TABLE, Array(torch.float32, (8,)), Array(torch.bfloat16, (8, 3)), Array(torch.float32, (0, 3)), TABLE]
+@pytest.mark.parametrize("wide", (torch.int64, torch.float64, torch.complex64), ids=str)
+def test_lists(wide: torch.dtype, pin: bool, topology: str) -> None:
+  kinds = [TABLE, Array(torch.float32, (8,)), Array(torch.bfloat16, (8, 3)), Array(wide, (16, 8)), Array(wide, (8,))]
+  kinds += [Array(torch.float32, (0, 3)), TABLE, Array(wide, (16, 8))]
   ring = tuple((ordinal, (ordinal + 1) % 8) for ordinal in range(8))
   _check(
     [
       plan("all_gather", SHUFFLED, kinds, 0, None, pin, None, False),
-      plan("reduce_scatter", SHUFFLED, kinds[:3], "sum", 1.0, 0, None, None, pin, None, False),
-      plan("all_reduce", SHUFFLED, kinds, "max", 1.0, None, pin),
-      plan("all_to_all", SHUFFLED, kinds[:3], 0, 0, 8, None, pin),
+      plan("reduce_scatter", SHUFFLED, kinds[:5], "sum", 1.0, 0, None, None, pin, None, False),
+      plan("all_reduce", SHUFFLED, kinds, "sum", 1.0, None, pin),
+      plan("all_to_all", SHUFFLED, kinds[:5], 0, 0, 8, None, pin),
       plan("collective_permute", SHUFFLED, kinds, ring, pin),
       plan("collective_broadcast", SHUFFLED, kinds, 5, None, pin),
     ],

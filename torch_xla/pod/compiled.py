@@ -72,7 +72,7 @@ def install(ranks: int, aside: Callable[[], contextlib.AbstractContextManager]) 
   torch.fx.Tracer.trace = noted
   symbolic.is_fx_symbolic_tracing = lambda: getattr(tracing, "here", False) and is_tracing()
 
-  extract = sys.modules[_BRIDGES[0]].extract_compiled_graph
+  extract: Callable[..., Any] = vars(sys.modules[_BRIDGES[0]])["extract_compiled_graph"]
 
   @functools.wraps(extract)
   def one_at_a_time(*args: Any, **kwargs: Any) -> Any:
@@ -83,4 +83,4 @@ def install(ranks: int, aside: Callable[[], contextlib.AbstractContextManager]) 
 
   for name in _BRIDGES:
     if name in sys.modules:
-      sys.modules[name].extract_compiled_graph = one_at_a_time
+      vars(sys.modules[name])["extract_compiled_graph"] = one_at_a_time

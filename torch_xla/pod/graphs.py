@@ -6,7 +6,7 @@ import itertools
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -61,7 +61,7 @@ class Graph(NamedTuple):
   text: Callable[[], str]
 
 
-def has_collective(tensors: list[torch.Tensor], key: bytes) -> bool:
+def has_collective(tensors: Sequence[torch.Tensor], key: bytes) -> bool:
   """Says whether the pending graph of some tensors contains a collective.
 
   Args:
@@ -76,7 +76,7 @@ def has_collective(tensors: list[torch.Tensor], key: bytes) -> bool:
   return _contains[key]
 
 
-def lowered(tensors: list[torch.Tensor], device: str) -> str:
+def lowered(tensors: Sequence[torch.Tensor], device: str) -> str:
   """Lowers a pending graph to text that is equal on all ranks that traced the same.
 
   Args:
@@ -217,7 +217,7 @@ class StoreExchange:
     timeout_s: the longest wait for another process.
   """
 
-  def __init__(self, store, rank: int, size: int, timeout_s: float):
+  def __init__(self, store: Any, rank: int, size: int, timeout_s: float):
     self._store, self._rank, self._size, self._timeout_s = store, rank, size, timeout_s
     self._round = 0
 

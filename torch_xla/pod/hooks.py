@@ -15,7 +15,7 @@ import torch
 from torch_xla.pod import compiled, graphs, reads, threads
 from torch_xla.pod.turns import Pod
 
-_pod: Pod | None = None
+_pod: Pod = None  # type: ignore[assignment]  # install sets it before any hook can run
 _stock: dict[str, Any] = {}
 # Graphs that torch.compile has compiled: hash -> holds a collective.
 _compiled: dict[bytes, bool] = {}

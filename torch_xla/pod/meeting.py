@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch_xla import options
@@ -23,7 +23,7 @@ class PodError(RuntimeError):
     self.keeps_graph = keeps_graph
 
 
-def names(ranks) -> str:
+def names(ranks: Iterable[int]) -> str:
   """Writes rank numbers briefly.
 
   Args:
@@ -114,6 +114,7 @@ class Board:
           self._changed.wait(min(left_s, threading.TIMEOUT_MAX))
       if round_.error is not None:
         raise PodError(round_.error, keeps_graph=True)
+      assert round_.result is not None
       return round_.result
 
   def end(self, rank: int, error: BaseException | None) -> None:
