@@ -86,8 +86,11 @@ def run(name: str, tensors: Sequence[torch.Tensor], args: tuple) -> list[torch.T
     ValueError: see the row's planner.
     TypeError: likewise.
   """
-  # Adding two lines a tensor here is what a long list of gradients pays for.
-  key = (name, _world(), args, *[(tensor.dtype, tensor.shape) for tensor in tensors])
+  # Every call pays for its key, a long list of gradients for each tensor.
+  if len(tensors) == 1:
+    key: tuple = (name, _world(), args, tensors[0].dtype, tensors[0].shape)
+  else:
+    key = (name, _world(), args, *[(tensor.dtype, tensor.shape) for tensor in tensors])
   entry = _entries.get(key)
   if entry is None:
     if not tensors:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.compiler import is_compiling
 
 from . import call
 from .groups import Groups
@@ -34,7 +35,7 @@ def dispatch(name: str, tensors: Sequence[torch.Tensor], args: tuple) -> Sequenc
     ValueError: see the row's planner.
     TypeError: likewise.
   """
-  if torch.compiler.is_compiling():
+  if is_compiling():
     return _traced(name, tensors, args)
   differentiable = False
   for tensor in tensors:

@@ -231,18 +231,19 @@ def collective_broadcast(
   Example:
     With groups [[0, 1], [2, 3]], root 2 and each rank's tensor [rank], rank 3 then holds [2]; the others keep theirs.
   """
-  with torch.no_grad():
-    _in_place("collective_broadcast", tensors, (root_ordinal, freeze(groups), pin_layout))
+  _in_place("collective_broadcast", tensors, (root_ordinal, freeze(groups), pin_layout))
 
 
 def _in_place(name: str, tensors: Any, args: tuple) -> Any:
   if isinstance(tensors, torch.Tensor) or not isinstance(tensors, (list, tuple)):
     raise TypeError(f"{name}: works in place on a list of tensors, got a {type(tensors).__name__}.")
   # The tensors are parameters and gradients: what is written into them is no part of a graph that autograd follows.
-  with torch.no_grad():
-    results = dispatch(name, tensors, args)
-    if results:
-      torch._foreach_copy_(list(tensors), list(results))
+  if _wants_grad(tensors):
+    with torch.no_grad():
+      return _in_place(name, tensors, args)
+  results = dispatch(name, tensors, args)
+  if results:
+    torch._foreach_copy_(list(tensors), list(results))
   return tensors
 
 

@@ -92,6 +92,7 @@ _lock = threading.RLock()
 _fixed: World | None = None
 _launch: Launch | None = None
 _store: dist.Store | None = None
+_admitted = False  # once the runtime runs, the launcher is settled and need not be looked at again
 _own: dict[str, Member] = {}  # "xla:2" -> its row
 # What torch.compile traces: it cannot look into the runtime, but it guards on these, the thread's first.
 _here = threading.local()
@@ -114,14 +115,22 @@ def world() -> World:
 
 
 def _unfixed() -> World:
+  global _admitted
+  started = _XLAC._xla_runtime_is_initialized()
+  if not (started and _admitted):
+    _refuse_cpu_processes()
+    _admitted = started
+  # Asking an idle runtime would start it, and a parent that has started it can launch no pod any more.
+  if not started or _XLAC._xla_get_replication_devices_count() == 0:
+    return _solo(os.getpid())
+  return establish()
+
+
+def _refuse_cpu_processes() -> None:
   if os.environ.get("XLA_USE_SPMD", "0") not in ("1", "true", "TRUE"):
     found = environments.detect(os.environ)
     if isinstance(found, environments.TorchRun):
       environments.refuse_cpu_processes(os.environ, found.launch())
-  # Asking an idle runtime would start it, and a parent that has started it can launch no pod any more.
-  if not _XLAC._xla_runtime_is_initialized() or _XLAC._xla_get_replication_devices_count() == 0:
-    return _solo(os.getpid())
-  return establish()
 
 
 @functools.lru_cache(maxsize=1)
