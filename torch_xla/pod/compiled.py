@@ -55,8 +55,8 @@ def install(ranks: int, aside: Callable[[], contextlib.AbstractContextManager]) 
   config.recompile_limit *= ranks
   config.accumulated_recompile_limit *= ranks
   for name in ("_METRICS_CONTEXT", "_RUNTIME_METRICS_CONTEXT"):
-    stock = getattr(utils, name)
-    setattr(utils, name, _PerThread(functools.partial(type(stock), on_exit=utils.record_compilation_metrics)))
+    kind: Callable[..., Any] = type(getattr(utils, name))
+    setattr(utils, name, _PerThread(functools.partial(kind, on_exit=utils.record_compilation_metrics)))
 
   # torch refuses to run a compiled function while it traces; it traces in one thread and asks in all of them.
   tracing, trace, is_tracing = threading.local(), torch.fx.Tracer.trace, symbolic.is_fx_symbolic_tracing
