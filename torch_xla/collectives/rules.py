@@ -15,7 +15,7 @@ import torch
 from . import plan as planning
 from . import reductions
 from .hlo import Array, Computation, Module, Value, messages
-from .lowering import TOKEN, after, masked, of_replica, peers, pinned, together, token_of, transposed, wide_pin
+from .lowering import TOKEN, after, masked, of_replica, peers, pinned, together, token_of, transposed
 from .plan import Plan
 
 Lowering = Callable[[Computation, Plan, list[Value], bool], list[Value]]
@@ -55,6 +55,10 @@ def emit(plan: Plan, cpu: bool, ordered: bool = False) -> bytes:
   entry = Computation(Module(plan.op), "entry")
   row = TABLE[plan.op]
   values = [entry.parameter(kind) for kind in plan.operands]
+  kinds = plan.results
+  if cpu and not plan.reduce:
+    plan = _as_integers(plan)
+    values = [_viewed(entry, value, kind) for value, kind in zip(values, plan.operands, strict=True)]
   if ordered:
     token = entry.parameter(TOKEN)
     values = after(entry, token, values)
@@ -65,11 +69,27 @@ def emit(plan: Plan, cpu: bool, ordered: bool = False) -> bytes:
   if row.pin == "result":
     lowered = [pinned(entry, plan, value, cpu) for value in lowered]
   done = {index: reductions.scaled(entry, value, plan.scale) for index, value in zip(solid, lowered, strict=True)}
-  results = [done[index] if index in done else entry.full(kind, 0) for index, kind in enumerate(plan.results)]
+  results = [
+    _viewed(entry, done[index], kind) if index in done else entry.full(kind, 0) for index, kind in enumerate(kinds)
+  ]
   if ordered:
     results.append(token_of(entry, token, lowered))
   entry.close(results[0] if len(results) == 1 else entry.add("tuple", tuple(r.type for r in results), *results))
   return entry.module.serialize(entry)
+
+
+def _as_integers(plan: Plan) -> Plan:
+  """Lets 16-bit floats travel as integers: XLA:CPU moves them as float32, which makes signaling NaNs quiet ones."""
+
+  def narrow(kind: Array) -> Array:
+    return Array(torch.uint16, kind.dims) if kind.dtype in (torch.bfloat16, torch.float16) else kind
+
+  operands, results = tuple(map(narrow, plan.operands)), tuple(map(narrow, plan.results))
+  return dataclasses.replace(plan, operands=operands, results=results)
+
+
+def _viewed(comp: Computation, value: Value, kind: Array) -> Value:
+  return value if value.type == kind else comp.add("bitcast-convert", kind, value)
 
 
 def _only(plan: Plan, chosen: list[int]) -> Plan:
@@ -81,16 +101,40 @@ def _only(plan: Plan, chosen: list[int]) -> Plan:
 
 
 def _all_gather(comp: Computation, plan: Plan, values: list[Value], cpu: bool) -> list[Value]:
-  """One all-gather for all operands of one dtype and dimension: XLA:CPU mixes dtypes up (bfloat16 beside float32)."""
+  """One all-gather for all operands of one dtype and dimension; XLA:CPU mixes up operands of several shapes, too."""
   solid = [value if value.type.dims else comp.add("reshape", Array(value.type.dtype, (1,)), value) for value in values]
+  # The TPU compiler gathers an operand that fills no whole lanes, and all that stand in one instruction with it, by
+  # adding to zeros, which turns a -0.0 into 0.0: such operands travel as integers, by themselves.
+  ragged = [not cpu and _is_ragged(value.type, dim) for value, dim in zip(solid, plan.dims, strict=True)]
+  parts = [_bits(comp, value, cpu) if apart else [value] for value, apart in zip(solid, ragged, strict=True)]
+  flat = [part for each in parts for part in each]
+  owner = [index for index, each in enumerate(parts) for _ in each]
+  kinds = [Array(part.type.dtype, plan.results[index].dims) for part, index in zip(flat, owner, strict=True)]
+  keys = [
+    (part.type.dtype, plan.dims[index], ragged[index], part.type.dims if cpu else _apart(part.type, position, cpu))
+    for position, (part, index) in enumerate(zip(flat, owner, strict=True))
+  ]
 
   def write(members: list[int], kind: Any) -> Value:
-    operands = [solid[index] for index in members]
-    fields = {**peers(plan), **wide_pin(plan, [value.type for value in operands], cpu)}
-    return comp.add("all-gather", kind, *operands, dimensions=[plan.dims[members[0]]], **fields)
+    operands = [flat[member] for member in members]
+    return comp.add("all-gather", kind, *operands, dimensions=[plan.dims[owner[members[0]]]], **peers(plan))
 
-  keys = [(value.type.dtype, dim) for value, dim in zip(values, plan.dims, strict=True)]
-  return together(comp, plan.results, keys, write)
+  gathered = iter(together(comp, kinds, keys, write))
+  results = [[next(gathered) for _ in each] for each in parts]
+  return [
+    _from_bits(comp, kind, each) if apart else each[0]
+    for kind, each, apart in zip(plan.results, results, ragged, strict=True)
+  ]
+
+
+def _apart(kind: Array, position: int, cpu: bool) -> int:
+  """Keeps a 64-bit or complex operand by itself: the TPU compiler dies of an instruction with several of them."""
+  return position if kind.dtype.itemsize == 8 and not cpu else -1
+
+
+def _is_ragged(kind: Array, dim: int) -> bool:
+  """Tells whether an array is a line along `dim` whose length is no multiple of the TPU's 128 lanes."""
+  return kind.numel == kind.dims[dim] and kind.numel % 128 > 0
 
 
 def _all_reduce(comp: Computation, plan: Plan, values: list[Value], cpu: bool) -> list[Value]:
@@ -99,17 +143,16 @@ def _all_reduce(comp: Computation, plan: Plan, values: list[Value], cpu: bool) -
   def write(members: list[int], kind: Any) -> Value:
     operands = [values[index] for index in members]
     dtype = operands[0].type.dtype
-    if not reductions.is_native("all-reduce", plan.reduce, dtype, cpu):
+    if not _is_joint("all-reduce", plan, dtype, cpu):
       return reductions.over_leading(comp, plan.reduce, _gathered(comp, plan, operands[0]))
     body = reductions.reducer(comp, plan.reduce, dtype)
-    fields = {**peers(plan), **wide_pin(plan, [operands[0].type], cpu)}
-    return comp.add("all-reduce", kind, *operands, called_computation_ids=[body], **fields)
+    return comp.add("all-reduce", kind, *operands, called_computation_ids=[body], **peers(plan))
 
   return together(comp, plan.results, _keys("all-reduce", plan, cpu), write)
 
 
 def _reduce_scatter(comp: Computation, plan: Plan, values: list[Value], cpu: bool) -> list[Value]:
-  """One reduce-scatter for all operands of one dtype and dimension."""
+  """One reduce-scatter for all operands of one dtype and dimension; on a TPU, whose compiler dies of that, for each."""
 
   def write(members: list[int], kind: Any) -> Value:
     operands = [values[index] for index in members]
@@ -117,16 +160,27 @@ def _reduce_scatter(comp: Computation, plan: Plan, values: list[Value], cpu: boo
     if not reductions.is_native("reduce-scatter", plan.reduce, dtype, cpu):
       return reductions.over_leading(comp, plan.reduce, _exchanged(comp, plan, operands[0], dim))
     body = reductions.reducer(comp, plan.reduce, dtype)
-    return comp.add("reduce-scatter", kind, *operands, dimensions=[dim], called_computation_ids=[body], **peers(plan))
+    fields = peers(plan)
+    if "channel_id" in fields and not cpu:
+      # The TPU compiler refuses the other reading of the groups, which means the same where there are no partitions.
+      fields["use_global_device_ids"] = True
+    return comp.add("reduce-scatter", kind, *operands, dimensions=[dim], called_computation_ids=[body], **fields)
 
-  return together(comp, plan.results, _keys("reduce-scatter", plan, cpu), write)
+  keys = _keys("reduce-scatter", plan, cpu) if cpu else range(len(values))
+  return together(comp, plan.results, keys, write)
+
+
+def _is_joint(collective: str, plan: Plan, dtype: torch.dtype, cpu: bool) -> bool:
+  """Tells whether one instruction does it: a TPU takes no groups of several sizes."""
+  even = len({len(group) for group in plan.groups}) == 1
+  return (cpu or even) and reductions.is_native(collective, plan.reduce, dtype, cpu)
 
 
 def _keys(collective: str, plan: Plan, cpu: bool) -> list[Hashable]:
   """What may share one instruction: a dtype (and dimension), unless the backend lacks the reduction."""
   return [
-    (kind.dtype, plan.dims[index] if plan.dims else 0)
-    if reductions.is_native(collective, plan.reduce, kind.dtype, cpu)
+    (kind.dtype, plan.dims[index] if plan.dims else 0, _apart(kind, index, cpu))
+    if _is_joint(collective, plan, kind.dtype, cpu)
     else index
     for index, kind in enumerate(plan.operands)
   ]
@@ -201,12 +255,9 @@ def _collective_broadcast(comp: Computation, plan: Plan, values: list[Value], cp
     blank = comp.full(part.type, -0.0 if part.type.dtype.is_floating_point else 0)
     sent.append(masked(comp, roots, part, blank))
 
-  def write(members: list[int], kind: Any) -> Value:
-    body = reductions.reducer(comp, "sum", sent[members[0]].type.dtype)
-    operands = [sent[index] for index in members]
-    return comp.add("all-reduce", kind, *operands, called_computation_ids=[body], **peers(plan))
-
-  arrived = iter(together(comp, [part.type for part in sent], [part.type.dtype for part in sent], write))
+  kinds = tuple(part.type for part in sent)
+  summed = dataclasses.replace(plan, operands=kinds, results=kinds, reduce="sum")
+  arrived = iter(_all_reduce(comp, summed, sent, cpu))
   results = [
     _from_bits(comp, value.type, [next(arrived) for _ in each]) for value, each in zip(values, parts, strict=True)
   ]
@@ -236,7 +287,7 @@ def _from_bits(comp: Computation, kind: Array, parts: list[Value]) -> Value:
   if kind.dtype.is_complex:
     half = Array(kind.dtype.to_real(), kind.dims)
     return comp.add("complex", kind, *[_from_bits(comp, half, [part]) for part in parts])
-  return parts[0] if parts[0].type == kind else comp.add("bitcast-convert", kind, parts[0])
+  return _viewed(comp, parts[0], kind)
 
 
 TABLE: dict[str, Row] = {
