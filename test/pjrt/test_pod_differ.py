@@ -26,9 +26,14 @@ def other_after_the_collective(r):
   y = y.cos() if r == 3 else y.sin()
   torch_xla.sync()
 
-def ordinal_as_constant(r):
+def ordinal_as_attribute(r):
+  y = gather(full(r)).roll(r)
+  torch_xla.sync()
+
+def ordinal_as_number(r):
   y = gather(full(r)) * r
   torch_xla.sync()
+  return y[-1].item()
 
 def read_by_one(r):
   y = gather(full(r))
@@ -56,7 +61,7 @@ def late_and_caught(r):
   y = gather(full(r))
   torch_xla.sync()
   y = total(full(r))
-  if r == 7: time.sleep(4)
+  if r == 7: time.sleep(7)  # past the limit, before a second wait of that length ends
   try:
     torch_xla.sync()
     return "no error"
@@ -100,11 +105,13 @@ def fine(r):
   check(r)
   return r
 
-for fn in (missing_once, missing_at_the_end, other_shape, other_after_the_collective, ordinal_as_constant, read_by_one,
-           two_programs_in_turn, one_takes_the_other, different_and_caught, one_raises, one_exits, wrong_argument):
+for fn in (
+  missing_once, missing_at_the_end, other_shape, other_after_the_collective, ordinal_as_attribute, ordinal_as_number,
+  read_by_one, two_programs_in_turn, one_takes_the_other, different_and_caught, one_raises, one_exits, wrong_argument,
+):
   scenario(fn)
 scenario(late, XLA_POD_TIMEOUT_S="2")
-scenario(late_and_caught, XLA_POD_TIMEOUT_S="2")
+scenario(late_and_caught, XLA_POD_TIMEOUT_S="5")
 scenario(fine)
 """
 
@@ -130,7 +137,7 @@ def lines():
       "other_after_the_collective",
       [r"ranks 0-2,4-7: .*stablehlo\.sine", r"rank 3: .*stablehlo\.cosine", r"first differing line \(\d+\)"],
     ),
-    ("ordinal_as_constant", [r"rank 0: the step", r"first differing line"]),
+    ("ordinal_as_attribute", [r"rank 0: the step", r"first differing line"]),
     ("read_by_one", [r"ranks 0-1,3-7: the step", r"rank 2: the read of a tensor at \S+program\.py:\d+"]),
     ("one_takes_the_other", [r"rank 5: .*stablehlo\.sine", r"ranks 0-4,6-7: .*stablehlo\.cosine"]),
     ("late", [r"rank 7 did not come within 2 s \(XLA_POD_TIMEOUT_S\)", r"rank 7 is at \S+program\.py:\d+"]),
@@ -144,6 +151,10 @@ def test_an_error_names_who_differs_and_where(lines, name, patterns):
 
 def test_a_pod_whose_ranks_change_program_together_goes_on(lines):
   assert lines["two_programs_in_turn"]["results"] == [7.0] * 8, lines["two_programs_in_turn"]
+
+
+def test_a_number_that_differs_by_rank_is_no_difference(lines):
+  assert lines["ordinal_as_number"]["results"] == [7.0 * r for r in range(8)], lines["ordinal_as_number"]
 
 
 @pytest.mark.parametrize(
