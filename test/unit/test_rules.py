@@ -76,11 +76,31 @@ def test_a_pin_is_a_layout_constraint_on_its_side(name):
   assert "constrain_layout=true" not in re.sub(r".*custom-call.*", "", pinned)
 
 
-@pytest.mark.parametrize(("name", "held"), [("all_gather", True), ("all_reduce", True), ("all_to_all", False)])
-def test_wide_types_on_a_tpu_are_pinned_on_the_instruction_where_it_takes_it(name, held):
+@pytest.mark.parametrize("name", ["all_gather", "all_reduce", "all_to_all"])
+def test_wide_types_are_not_pinned_on_a_tpu(name):
+  # Its compiler refuses the custom call for them, and a constrained all-reduce beside an unconstrained one.
   written = text(name, of(torch.int64, 8, 2), ARGS[name], cpu=False)
-  assert "LayoutConstraint" not in written
-  assert ("constrain_layout=true" in written) == held
+  assert "LayoutConstraint" not in written and "constrain_layout" not in written
+
+
+def test_a_tpu_gathers_ragged_lines_as_integers_by_themselves():
+  kinds = of(torch.float32, 100) + of(torch.float32, 8, 128) + of(torch.float32, 128)
+  gathers = [
+    line for line in text("all_gather", kinds, ARGS["all_gather"], cpu=False).splitlines() if " all-gather(" in line
+  ]
+  assert sorted("u32[800]" in line for line in gathers) == [False, True]
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "collective_broadcast"])
+def test_a_tpu_gets_no_groups_of_several_sizes(name):
+  args = {"all_reduce": ("sum", 1.0), "collective_broadcast": (1,)}[name]
+  written = text(name, F32, (*args, ((0,), tuple(range(1, 8))), False), cpu=False)
+  assert " all-reduce(" not in written and "replica_groups={{0,1,2,3,4,5,6,7}}" in written
+
+
+def test_a_tpu_gets_one_reduce_scatter_an_operand():
+  written = text("reduce_scatter", F32 + F32, ARGS["reduce_scatter"], cpu=False)
+  assert written.count(" reduce-scatter(") == 2
 
 
 def test_what_a_backend_lacks_becomes_a_move_and_a_local_reduction():
@@ -96,7 +116,8 @@ def test_what_a_backend_lacks_becomes_a_move_and_a_local_reduction():
 def test_a_list_is_one_instruction_a_dtype():
   kinds = F32 + of(torch.float32, 8) + of(torch.int32, 8)
   assert text("all_reduce", kinds, ARGS["all_reduce"]).count(" all-reduce(") == 2
-  assert text("all_gather", kinds, ARGS["all_gather"]).count(" all-gather(") == 2
+  assert text("all_gather", kinds, ARGS["all_gather"], cpu=False).count(" all-gather(") == 3  # one line is ragged
+  assert text("all_gather", F32 + F32, ARGS["all_gather"]).count(" all-gather(") == 1
   assert text("collective_permute", kinds, ARGS["collective_permute"]).count(" collective-permute(") == 3
 
 

@@ -71,13 +71,14 @@ def world() -> World:
   return _world()
 
 
-def run(name: str, tensors: Sequence[torch.Tensor], args: tuple) -> list[torch.Tensor]:
+def run(name: str, tensors: Sequence[torch.Tensor], args: tuple, chained: bool = True) -> list[torch.Tensor]:
   """Puts one collective into the lazy graph.
 
   Args:
     name: row of `rules.TABLE`.
     tensors: operands, on one XLA device.
     args: hashable arguments of the row's planner.
+    chained: whether strict order, where it is on, holds for this call.
 
   Returns:
     One result for each operand.
@@ -100,10 +101,35 @@ def run(name: str, tensors: Sequence[torch.Tensor], args: tuple) -> list[torch.T
     if entry.numbers:
       tensors = [t if t.dim() else _parameter(t) for t in tensors]
     if entry.ordered:
-      return _in_order(entry, tensors)
+      return _in_order(entry, tensors, chained)
     return _XLAC._xla_user_computation(entry.node, tensors, entry.computation)
   except RuntimeError:
     planning.check_tensors(name, tensors)
+    raise
+
+
+def run_one(name: str, tensor: torch.Tensor, args: tuple) -> torch.Tensor:
+  """Does what `run` does, for one tensor, whose entry is then found at the least cost.
+
+  Args:
+    name: row of `rules.TABLE`.
+    tensor: operand.
+    args: hashable arguments of the row's planner.
+
+  Returns:
+    The result.
+
+  Raises:
+    ValueError: see the row's planner.
+    TypeError: likewise.
+  """
+  entry = _entries.get((name, _world(), args, tensor.dtype, tensor.shape))
+  if entry is None or entry.numbers or entry.ordered:
+    return run(name, (tensor,), args)[0]
+  try:
+    return _XLAC._xla_user_computation(entry.node, (tensor,), entry.computation)[0]
+  except RuntimeError:
+    planning.check_tensors(name, (tensor,))
     raise
 
 
@@ -140,9 +166,12 @@ def _parameter(number: torch.Tensor) -> torch.Tensor:
 _tokens: dict[torch.device, torch.Tensor] = {}
 
 
-def _in_order(entry: Entry, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def _in_order(entry: Entry, tensors: Sequence[torch.Tensor], chained: bool) -> list[torch.Tensor]:
   """Chains the collectives of a device by a token, which outlives the step so that every step has the same graph."""
   device = tensors[0].device
+  if not chained:  # a constant token, which XLA folds away
+    operands = [*tensors, torch.zeros(1, dtype=torch.int32, device=device)]
+    return _XLAC._xla_user_computation(entry.node, operands, entry.computation)[:-1]
   token = _tokens.get(device)
   if token is None:  # from the host, so that it is a parameter of the graph, as it is in later steps
     token = torch.zeros(1, dtype=torch.int32).to(device)

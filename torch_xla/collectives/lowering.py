@@ -53,22 +53,6 @@ def pinned(comp: Computation, plan: Plan, value: Value, cpu: bool) -> Value:
   )
 
 
-def wide_pin(plan: Plan, kinds: Sequence[Array], cpu: bool) -> dict[str, Any]:
-  """Returns the fields that pin what `pinned` cannot: the TPU compiler refuses the custom call for 64-bit types.
-
-  It takes `constrain_layout` on an all-gather or all-reduce instead, and nothing on other collectives.
-
-  Args:
-    plan: whether to pin.
-    kinds: types of the instruction's operands.
-    cpu: whether XLA:CPU compiles it.
-
-  Returns:
-    Fields for `Computation.add`.
-  """
-  return {"constrain_layout": True} if plan.pin and any(_is_wide(kind, cpu) for kind in kinds) else {}
-
-
 def _is_wide(kind: Array, cpu: bool) -> bool:
   return kind.dtype.itemsize == 8 and not cpu
 
@@ -196,7 +180,12 @@ def token_of(comp: Computation, token: Value, results: list[Value]) -> Value:
       corner = Array(dtype, (1,) * len(dims))
       one = comp.add("dynamic-slice", corner, result, *zeros, dynamic_slice_sizes=[1] * len(dims))
     number = comp.add("reshape", Array(dtype, (1,)), one)
+    # The TPU compiler makes two collectives of one of complex or 64-bit numbers: the token waits for both halves.
+    halves = [number]
     if dtype.is_complex:
-      number = comp.add("real", Array(dtype.to_real(), (1,)), number)
-    token = comp.add("or", TOKEN, token, comp.add("convert", TOKEN, number))
+      halves = [comp.add(part, Array(dtype.to_real(), (1,)), number) for part in ("real", "imag")]
+    elif dtype in (torch.int64, torch.uint64):
+      halves.append(comp.add("shift-right-logical", number.type, number, comp.full(number.type, 32)))
+    for half in halves:
+      token = comp.add("or", TOKEN, token, comp.add("convert", TOKEN, half))
   return token

@@ -18,12 +18,34 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
+from torch.compiler import is_compiling
 
 from . import call, plan
-from .grad import dispatch
-from .groups import freeze
+from .grad import dispatch, dispatch_one
+from .groups import Groups, freeze
 
 Tensors: TypeAlias = torch.Tensor | list[torch.Tensor]
+
+
+_last: tuple[Any, Groups] = ([], ())
+
+
+def _frozen(groups: Any) -> Groups | None:
+  """Freezes groups or pairs; steps repeat the same ones, and to compare lists costs a seventh of freezing them."""
+  global _last
+  if groups is None:
+    return None
+  if type(groups) is not list or is_compiling():  # the compiler would guard on what was last
+    return freeze(groups)
+  given, frozen = _last
+  try:
+    if groups == given:
+      return frozen
+  except ValueError:  # arrays in the list
+    return freeze(groups)
+  frozen = freeze(groups) or ()
+  _last = ([list(group) for group in frozen], frozen)
+  return frozen
 
 
 def _many(name: str, value: Any) -> Sequence[torch.Tensor]:
@@ -35,10 +57,11 @@ def _many(name: str, value: Any) -> Sequence[torch.Tensor]:
 
 
 def _run(name: str, value: Any, args: tuple, output: Any = None) -> Any:
+  if output is None and isinstance(value, torch.Tensor):
+    return dispatch_one(name, value, args)
   tensors = _many(name, value)
   if output is None:
-    results = dispatch(name, tensors, args)
-    return results[0] if isinstance(value, torch.Tensor) else list(results)
+    return list(dispatch(name, tensors, args))
   outputs = _many(name, output)
   plan.check_output(name, outputs, call.plan(name, tensors, args).results)
   for target, result in zip(outputs, dispatch(name, tensors, args), strict=True):
@@ -77,7 +100,7 @@ def all_gather(
   Example:
     With groups [[0, 1], [2, 3]] and each rank's value [rank], ranks 0 and 1 get [0, 1], ranks 2 and 3 get [2, 3].
   """
-  args = (dim, freeze(groups), pin_layout, channel_id, bool(use_global_device_ids))
+  args = (dim, _frozen(groups), pin_layout, channel_id, bool(use_global_device_ids))
   return _run("all_gather", value, args, output)
 
 
@@ -117,7 +140,7 @@ def reduce_scatter(
   Example:
     With groups [[0, 1], [2, 3]], a sum and each rank's input [rank, 10], rank 2 gets [5] and rank 3 gets [20].
   """
-  args = (reduce_type, scale, scatter_dim, shard_count, freeze(groups), pin_layout)
+  args = (reduce_type, scale, scatter_dim, shard_count, _frozen(groups), pin_layout)
   if reduce_type != "sum" and reduce_type in plan.REDUCTIONS and _wants_grad(input):
     return _written([_composed(t, args) for t in _many("reduce_scatter", input)], input, output)
   return _run("reduce_scatter", input, (*args, channel_id, bool(use_global_device_ids)), output)
@@ -149,7 +172,7 @@ def all_reduce(
   Example:
     With groups [[0, 1], [2, 3]], a sum and each rank's value [rank], ranks 0 and 1 get [1], ranks 2 and 3 get [5].
   """
-  args = (reduce_type, scale, freeze(groups), pin_layout)
+  args = (reduce_type, scale, _frozen(groups), pin_layout)
   if isinstance(inputs, torch.Tensor):
     if reduce_type != "sum" and reduce_type in plan.REDUCTIONS and _wants_grad(inputs):
       return _composed(inputs, args)
@@ -186,7 +209,7 @@ def all_to_all(
     With groups [[0, 1], [2, 3]] and value [rank, 10 + rank] split and concatenated along 0, rank 2 gets [2, 3] and
     rank 3 gets [12, 13].
   """
-  return _run("all_to_all", value, (split_dimension, concat_dimension, split_count, freeze(groups), pin_layout))
+  return _run("all_to_all", value, (split_dimension, concat_dimension, split_count, _frozen(groups), pin_layout))
 
 
 def collective_permute(value: Tensors, pairs: list[list[int]], *, pin_layout: bool = True) -> Any:
@@ -207,7 +230,7 @@ def collective_permute(value: Tensors, pairs: list[list[int]], *, pin_layout: bo
   Example:
     With pairs [[0, 1], [2, 3]] and each rank's value [rank + 1], rank 1 gets [1], rank 3 gets [3], the others [0].
   """
-  return _run("collective_permute", value, (freeze(pairs) or (), pin_layout))
+  return _run("collective_permute", value, (_frozen(pairs) or (), pin_layout))
 
 
 def collective_broadcast(
@@ -231,7 +254,7 @@ def collective_broadcast(
   Example:
     With groups [[0, 1], [2, 3]], root 2 and each rank's tensor [rank], rank 3 then holds [2]; the others keep theirs.
   """
-  _in_place("collective_broadcast", tensors, (root_ordinal, freeze(groups), pin_layout))
+  _in_place("collective_broadcast", tensors, (root_ordinal, _frozen(groups), pin_layout))
 
 
 def _in_place(name: str, tensors: Any, args: tuple) -> Any:
