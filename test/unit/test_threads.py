@@ -1,12 +1,9 @@
 """Rank threads, their meetings, and the comparison of graphs, without a device."""
 
-import subprocess
-import sys
 import threading
 import time
 
 import pytest
-import torch.distributed as dist
 
 from torch_xla.pod import cpu, graphs, run, threads
 from torch_xla.pod.meeting import Board, PodError, names
@@ -141,42 +138,6 @@ def test_new_keys_are_compared_by_text_and_known_ones_are_not():
   assert "first differing line (2):\n    rank 0: b\n    rank 1: x" in outcomes[0] == outcomes[1]
   outcomes = agreed(board, [graph(b"1", "a\nb", True), graph(b"2", "a", True)], known)
   assert "rank 1: (the graph ends)" in outcomes[0]
-
-
-STORE_RANK = """
-import sys
-import torch.distributed as dist
-from torch_xla.pod import graphs
-from torch_xla.pod.meeting import PodError
-
-rank, file = int(sys.argv[1]), sys.argv[2]
-exchange = graphs.StoreExchange(dist.FileStore(file, 2), rank, 2, 60)
-known = set()
-graph = lambda key, text: graphs.Graph(key, False, "the step at t.py:1", (), lambda: text)
-for _ in range(4):
-  graphs.agree(exchange, graph(b"same", "text"), known)
-try:
-  graphs.agree(exchange, graph(b"other", f"line of {rank}"), known)
-except PodError as error:
-  print(error)
-"""
-
-
-def test_the_comparison_over_a_store_between_processes(tmp_path):
-  workers = [
-    subprocess.Popen(
-      [sys.executable, "-c", STORE_RANK, str(rank), str(tmp_path / "store")], stdout=subprocess.PIPE, text=True
-    )
-    for rank in range(2)
-  ]
-  texts = [worker.communicate(timeout=120)[0] for worker in workers]
-  assert texts[0] == texts[1] and "rank 0: line of 0\n    rank 1: line of 1" in texts[0]
-
-
-def test_a_process_that_does_not_come_is_named():
-  store = dist.HashStore()
-  with pytest.raises(PodError, match=r"rank 1 did not come within 0\.2 s"):
-    graphs.StoreExchange(store, 0, 2, 0.2)("value", "the step at t.py:1")
 
 
 @pytest.mark.parametrize(

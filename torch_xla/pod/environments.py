@@ -299,7 +299,7 @@ class OneHost(Environment):
 
   @classmethod
   def present(cls, environ: Mapping[str, str]) -> bool:
-    return environ.get("PJRT_DEVICE", "CPU").split("_")[0] != "CPU"
+    return not on_cpu(environ)
 
   def launch(self, process: int | None = None, processes: int | None = None) -> Launch:
     return self._place(process, processes, 0, [LOOPBACK])
@@ -328,6 +328,15 @@ def detect(environ: Mapping[str, str]) -> Environment:
   return next(kind for kind in ENVIRONMENTS if kind.present(environ))(environ)
 
 
+def on_cpu(environ: Mapping[str, str]) -> bool:
+  """Returns whether the runtime is XLA:CPU, where a pod is emulated in one process.
+
+  Args:
+    environ: environment variables.
+  """
+  return environ.get("PJRT_DEVICE", "CPU").split("_")[0] == "CPU"
+
+
 def refuse_cpu_processes(environ: Mapping[str, str], launch: Launch) -> None:
   """Stops a launch of several processes on XLA:CPU, each of which would believe to be rank 0 of 1.
 
@@ -338,7 +347,7 @@ def refuse_cpu_processes(environ: Mapping[str, str], launch: Launch) -> None:
   Raises:
     RuntimeError: the device is CPU and the launch has more than one process.
   """
-  if launch.size > 1 and environ.get("PJRT_DEVICE", "CPU").split("_")[0] == "CPU":
+  if launch.size > 1 and on_cpu(environ):
     raise RuntimeError(
       f"PJRT_DEVICE=CPU with {launch.size} processes (this is {launch.rank}, from {launch.environment}): "
       "XLA:CPU devices of different processes cannot communicate. Run one process with one device per rank: "

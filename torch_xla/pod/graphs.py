@@ -1,6 +1,5 @@
 """What a rank is about to launch, and whether all ranks are about to launch the same."""
 
-import contextlib
 import hashlib
 import itertools
 import os
@@ -59,6 +58,41 @@ class Graph(NamedTuple):
   where: str
   calls: tuple[Call, ...]
   text: Callable[[], str]
+
+
+class Trace:
+  """What a rank has traced since its last step.
+
+  Args:
+    device: its device, such as "xla:3".
+  """
+
+  def __init__(self, device: str):
+    self.device = device
+    self.known: set[bytes] = set()  # see agree
+    self.forget()
+
+  def forget(self) -> None:
+    """Drops what was recorded since the last step."""
+    self.calls: list[Call] = []  # since the last launch that held a collective
+    self.outputs: list[torch.Tensor] = []
+    self.history = b""  # stands for the recorded calls whose outputs were let go; empty where there were none
+
+  def record(self, call: Call, outputs: Sequence[torch.Tensor]) -> None:
+    """Notes a traced collective.
+
+    Args:
+      call: the collective.
+      outputs: its results; kept until the next launch, because their hash says what led to them.
+    """
+    self.calls.append(call)
+    self.outputs += outputs
+
+  def let_go(self) -> None:
+    """Folds the recorded results into a digest and drops them, so that they do not become outputs of a program."""
+    if self.outputs:
+      self.history = digest(self.history, _XLAC._get_graph_hash(self.outputs))
+      self.outputs = []
 
 
 def has_collective(tensors: Sequence[torch.Tensor], key: bytes) -> bool:
@@ -157,7 +191,8 @@ def agree(exchange: Callable[[Any, str], list[Any]], graph: Graph, known: set[by
   """Makes sure that all ranks are about to launch the same program.
 
   Args:
-    exchange: hands everyone's value to everyone: exchange(value, where) -> values in rank order.
+    exchange: hands everyone's value to everyone: exchange(value, where) -> values in rank order; tuples may come
+      back as lists.
     graph: what this rank is about to launch.
     known: keys whose programs were compared before; grows.
 
@@ -167,20 +202,22 @@ def agree(exchange: Callable[[Any, str], list[Any]], graph: Graph, known: set[by
   Raises:
     PodError: the programs differ; raised on all ranks.
   """
-  heads = exchange((graph.key, graph.exact or graph.key in known), graph.where)
-  same = all(key == graph.key for key, _ in heads)
+  # Only what JSON can carry is exchanged: the peers may be other processes.
+  own = graph.key.hex()
+  heads = exchange((own, graph.exact or graph.key in known), graph.where)
+  same = all(key == own for key, _ in heads)
   if same and all(is_known for _, is_known in heads):
     return not graph.exact
   text = graph.text()
   if same:
-    mark = digest(text)
+    mark = digest(text).hex()
     if all(other == mark for other in exchange(mark, graph.where)):
       known.add(graph.key)
       return False
-  raise PodError(_mismatch(exchange((graph.key.hex(), graph.where, graph.calls, text), graph.where)))
+  raise PodError(_mismatch(exchange((own, graph.where, [str(call) for call in graph.calls], text), graph.where)))
 
 
-def _mismatch(views: list[tuple[str, str, tuple[Call, ...], str]]) -> str:
+def _mismatch(views: list[tuple[str, str, list[str], str]]) -> str:
   groups: dict[tuple, list[int]] = {}
   for rank, (key, _, _, text) in enumerate(views):
     groups.setdefault((key, text), []).append(rank)
@@ -188,7 +225,7 @@ def _mismatch(views: list[tuple[str, str, tuple[Call, ...], str]]) -> str:
   lines = [f"pod of {len(views)} ranks: the ranks are about to run different graphs."]
   for ranks in ordered:
     key, where, calls, _ = views[ranks[0]]
-    shown = "; ".join(str(call) for call in calls[:_SHOWN]) or "no collective"
+    shown = "; ".join(calls[:_SHOWN]) or "no collective"
     more = f"; and {len(calls) - _SHOWN} more" if len(calls) > _SHOWN else ""
     lines.append(f"  {names(ranks)}: {where}, graph {key[:16]}, traced {shown}{more}")
   lines.append(_first_difference(ordered[0], views[ordered[0][0]][3], ordered[1], views[ordered[1][0]][3]))
@@ -205,40 +242,3 @@ def _first_difference(these: list[int], text: str, others: list[int], other_text
         f"  first differing line ({number}):\n    {names(these)}: {line.strip()}\n    {names(others)}: {other.strip()}"
       )
   return "  the lowered graphs are equal; the ranks reached them by different operations"
-
-
-class StoreExchange:
-  """The exchange of `agree` between processes, over a torch.distributed store.
-
-  Args:
-    store: a connection of this process's own.
-    rank: number of this process.
-    size: number of processes.
-    timeout_s: the longest wait for another process.
-  """
-
-  def __init__(self, store: Any, rank: int, size: int, timeout_s: float):
-    self._store, self._rank, self._size, self._timeout_s = store, rank, size, timeout_s
-    self._round = 0
-
-  def __call__(self, value: Any, where: str) -> list[Any]:
-    """Waits until every process has called this, then hands everyone all values; see Board.exchange."""
-    import datetime
-    import pickle
-
-    self._round += 1
-    keys = [f"graphs/{self._round}/{rank}" for rank in range(self._size)]
-    self._store.set(keys[self._rank], pickle.dumps((value, where)))
-    try:
-      self._store.wait(keys, datetime.timedelta(seconds=self._timeout_s))
-    except RuntimeError:
-      missing = [rank for rank, key in enumerate(keys) if not self._store.check([key])]
-      raise PodError(
-        f"pod of {self._size} processes: {names(missing)} did not come within {self._timeout_s:g} s "
-        f"(XLA_POD_TIMEOUT_S); rank {self._rank} waited in {where}"
-      ) from None
-    views = [pickle.loads(self._store.get(key))[0] for key in keys]
-    if self._round > 2:  # everybody has left the round before the last one
-      with contextlib.suppress(RuntimeError):
-        self._store.delete_key(f"graphs/{self._round - 2}/{self._rank}")
-    return views

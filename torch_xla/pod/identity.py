@@ -190,7 +190,7 @@ def launch_order(count: int) -> tuple[int, ...]:
     ValueError: PJRT_CPU_DEVICE_ORDER names another number of devices.
   """
   order = options.get("PJRT_CPU_DEVICE_ORDER")
-  if not order or os.environ.get("PJRT_DEVICE", "CPU").split("_")[0] != "CPU":
+  if not order or not environments.on_cpu(os.environ):
     return tuple(range(count))
   if len(order) != count:
     raise ValueError(
@@ -312,6 +312,10 @@ def establish(launch: Launch | None = None, devices: Runtime | None = None) -> W
     _launch = launch
     made = World(table(cards, launch.rank))
     _fix(made)
+    if made.size > 1 and options.get("XLA_POD_CHECK_GRAPHS") and not environments.on_cpu(os.environ):
+      from torch_xla.pod import checks
+
+      checks.install({device: row.ordinal for device, row in _own.items()}, made.size, connect)
     return made
 
 

@@ -28,7 +28,7 @@ _wait_device_ops = _XLAC._xla_wait_device_ops
 _clear_pending_irs = _XLAC._clear_pending_irs
 
 
-class Rank:
+class Rank(graphs.Trace):
   """What the pod keeps about one rank.
 
   Args:
@@ -37,10 +37,9 @@ class Rank:
   """
 
   def __init__(self, index: int, device: str):
+    super().__init__(device)
     self.index = index
-    self.device = device
     self.turn = threading.RLock()  # autograd's and the loaders' threads launch for the rank too
-    self.known: set[bytes] = set()
     self._lingering: dict[bytes, bool] = {}
     self.meetings = 0
     self.may_execute = True
@@ -48,32 +47,13 @@ class Rank:
     self.records = True  # False while torch.compile traces: what it traces it drops
     # A sync that finds no tensor on its device waits for device 0 instead, under the pod's lock: keep one alive.
     self.anchor = torch.zeros(1).to(device)
-    self.forget()
     _XLAC._set_all_reduce_token(device, None)  # a pod that failed before may have left one
 
   def forget(self) -> None:
     """Drops what was recorded since the last step."""
-    self.calls: list[graphs.Call] = []  # since the last launch that held a collective
-    self.outputs: list[torch.Tensor] = []
+    super().forget()
     self.local_reads = 0
     self.read_alone = ""  # where the rank last read a tensor without the others
-    self.history = b""  # stands for the recorded calls whose outputs were let go; empty where there were none
-
-  def record(self, call: graphs.Call, outputs: Sequence[torch.Tensor]) -> None:
-    """Notes a traced collective.
-
-    Args:
-      call: the collective.
-      outputs: its results; kept until the next launch, because their hash says what led to them.
-    """
-    self.calls.append(call)
-    self.outputs += outputs
-
-  def let_go(self) -> None:
-    """Folds the recorded results into a digest and drops them, so that they do not become outputs of a program."""
-    if self.outputs:
-      self.history = graphs.digest(self.history, _XLAC._get_graph_hash(self.outputs))
-      self.outputs = []
 
   def still_collective(self, key: bytes) -> bool:
     """Says whether a collective is pending though all that were traced since the step have been read.
