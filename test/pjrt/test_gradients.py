@@ -39,11 +39,10 @@ def expected(name, size, ties):
   xs = [(host.round().clamp(-1, 1) if ties else host).requires_grad_() for host in hosts]
   ys = ORACLE[name](xs)
   loss = sum((ranks.number(tuple(y.shape), rank, 1) * y * y).sum() for rank, y in enumerate(ys))
-  first = torch.autograd.grad(loss, xs, create_graph=True)
-  second = torch.autograd.grad(sum(g.sum() for g in first), xs, allow_unused=True)
-  return [
-    (y.detach(), g.detach(), torch.zeros_like(g) if s is None else s) for y, g, s in zip(ys, first, second, strict=True)
-  ]
+  every = {"allow_unused": True, "materialize_grads": True}
+  first = torch.autograd.grad(loss, xs, create_graph=True, **every)
+  second = torch.autograd.grad(sum(g.sum() for g in first), xs, **every)
+  return [(y.detach(), g.detach(), s) for y, g, s in zip(ys, first, second, strict=True)]
 
 
 def compare(got, wanted, orders):
