@@ -17,18 +17,6 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-RANKS = 8
-KIB, MIB = 1024, 1024 * 1024
-SIZES = (KIB, MIB, 64 * MIB)
-# A gathered tensor is 8 times its operand on each of 8 ranks, and stock's pinned gather holds two such.
-MOST_GATHERED = 16 * MIB
-# Steps of each side; the smallest time counts, since others use the machine too.
-REPEATS = {KIB: 80, MIB: 20}
-FEW = 4
-
-if __name__ == "__main__":  # before the imports: torch_xla starts its client with these
-  os.environ.update(PJRT_DEVICE="CPU", CPU_NUM_DEVICES=str(RANKS), PJRT_CPU_DEVICE_ORDER="0,1,4,5,6,7,2,3")
-
 import torch
 import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as met
@@ -36,6 +24,15 @@ import torch_xla.debug.metrics as met
 import torch_xla
 from benchmarks import stock
 from torch_xla._internal import pjrt
+
+RANKS = 8
+KIB, MIB = 1024, 1024 * 1024
+SIZES = (KIB, MIB, 64 * MIB)
+# A gathered tensor is 8 times its operand on each of 8 ranks, and stock's pinned gather holds two such.
+MOST_GATHERED = 16 * MIB
+# Steps of each side; the smallest time counts, since others use the machine too.
+REPEATS = {KIB: 80, MIB: 20}
+FEW = 3
 
 WORLD = [list(range(RANKS))]
 RING = [[rank, (rank + 1) % RANKS] for rank in range(RANKS)]
@@ -47,6 +44,9 @@ class Case(NamedTuple):
   name: str
   pin: bool | None
   call: Callable[[Any, torch.Tensor], Any]
+
+
+NOTHING = Case("", None, lambda m, x: None)
 
 
 def cases() -> list[Case]:
@@ -97,13 +97,13 @@ class Bench:
           size = min(size, MOST_GATHERED)
         row: dict[str, Any] = {"name": case.name, "pin": case.pin, "bytes": size, "time": {}, "peak": {}}
         x = torch.ones(RANKS, size // 4 // RANKS).to(torch_xla.device())
-        self.step(index, lambda m: None, None)
+        self.step(index, NOTHING, x, None)
         row["programs"] = {side: self.compilations(index, case, x, m) for side, m in sides.items()}
         if padded:
           row["programs"]["stock"] = self.distinct(index, case, x, theirs)
         for _ in range(FEW if self.memory else REPEATS.get(size, FEW)):
           for side, m in sides.items():
-            seconds, peak = self.step(index, lambda m: case.call(m, x), m)
+            seconds, peak = self.step(index, case, x, m)
             row["time"].setdefault(side, []).append(seconds)
             row["peak"].setdefault(side, []).append(peak)
         if index == 0:
@@ -112,13 +112,13 @@ class Bench:
           self.rows.append(row)
           print(".", end="", flush=True, file=sys.stderr)
 
-  def step(self, index: int, call: Callable[[Any], Any], side: Any) -> tuple[float, int]:
+  def step(self, index: int, case: Case, x: torch.Tensor, side: Any) -> tuple[float, int]:
     """Runs a step on all ranks; returns its seconds and the bytes that the process grew by at most."""
     self.barrier.wait()
     before = _reset_peak() if index == 0 and self.memory else 0
     self.barrier.wait()
     start = time.perf_counter()
-    result = call(side)
+    result = case.call(side, x)
     torch_xla.sync()
     xm.wait_device_ops()
     self.barrier.wait()
@@ -131,7 +131,7 @@ class Bench:
     """Returns how many programs a first step compiles; the second is to compile none."""
     before = met.counter_value("UncachedCompile") or 0
     for _ in range(2):
-      self.step(index, lambda m: case.call(m, x), side)
+      self.step(index, case, x, side)
     after = met.counter_value("UncachedCompile") or 0
     self.barrier.wait()
     return after - before
@@ -162,6 +162,7 @@ def _reset_peak() -> int:
 
 def main(what: str, path: str) -> None:
   """Runs the pod and writes the rows."""
+  os.environ.update(PJRT_DEVICE="CPU", CPU_NUM_DEVICES=str(RANKS), PJRT_CPU_DEVICE_ORDER="0,1,4,5,6,7,2,3")
   bench = Bench(what == "memory")
   pjrt.spawn_threads(bench.rank)
   with open(path, "w") as file:

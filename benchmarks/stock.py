@@ -1,7 +1,7 @@
 """Stock's functions, beside ours in one process.
 
-Our wheel keeps stock's source: a graft only rebinds names at the end of the module. So the definitions that stand in the
-files are compiled again into a namespace of their own; they call the same natives as in a stock install.
+Our wheel keeps stock's source: a graft only rebinds names at the end of the module. So the definitions that stand in
+the files are compiled again into a namespace of their own; they call the same natives as in a stock install.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def functions(global_ordinal: Callable[[], int] | None = None) -> types.SimpleNa
   """Returns stock's collectives.
 
   Args:
-    global_ordinal: stands in for stock's runtime.global_ordinal, which is the only thing that makes the graphs of stock's
-      collectives differ between ranks.
+    global_ordinal: stands in for stock's runtime.global_ordinal, which is the only thing that makes the graphs of
+      stock's collectives differ between ranks.
 
   Returns:
     A namespace with the names that the collectives have in stock's xla_model.
