@@ -14,10 +14,10 @@ _PINS = {True: "yes", False: "no", None: "-"}
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-  """Returns a Markdown table whose columns line up; numbers, which all but the first two columns hold, to the right."""
+  """Returns a Markdown table whose columns line up: words to the left, numbers to the right."""
   lines = [list(heads), *[list(row) for row in rows]]
   widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
-  left = 2 if len(heads) > 3 else 1
+  left = 2 if heads[0] == "collective" else 1
 
   def written(cells: Sequence[str]) -> str:
     padded = (
