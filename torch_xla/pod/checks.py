@@ -56,7 +56,8 @@ class StoreExchange:
       raise PodError(
         f"pod of {self._size} ranks: {names(missing)} did not come within {self._timeout_s:g} s "
         f"(XLA_POD_TIMEOUT_S); rank {self._rank} waited in {where}. Every rank has to run every collective; for a "
-        "slow rank raise XLA_POD_TIMEOUT_S."
+        "slow rank raise XLA_POD_TIMEOUT_S.",
+        keeps_graph=True,
       ) from error
     values = [json.loads(self._store.get(key)) for key in keys]
     if self._round > 2:  # everybody has left the round before the last one
@@ -97,7 +98,13 @@ def _step_marker(device: str = "", devices: Sequence[str] = (), wait: bool = Tru
       lambda: graphs.lowered([], trace.device),
     )
     trace.forget()
-    graphs.agree(exchange, graph, trace.known)
+    try:
+      graphs.agree(exchange, graph, trace.known)
+    except PodError as error:
+      if not error.keeps_graph:  # all have come; whoever serves the store must not leave before all have read
+        with contextlib.suppress(RuntimeError):
+          exchange("read", graph.where)
+      raise
   _stock["_xla_step_marker"](device, list(devices), wait=wait, reset_scope=reset_scope)
 
 

@@ -42,6 +42,7 @@ def install(devices: Sequence[str]) -> None:
     setattr(_XLAC, name, functools.partial(_stock_collective, name))
   reads.install(fetch, settle)
   compiled.install(len(devices), _aside)
+  threads.watchers.append(lambda: _pod.watch())
   threads.on_end.append(lambda device, error: _pod.board.end(_pod.by_device[device].index, error))
 
 

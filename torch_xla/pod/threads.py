@@ -14,17 +14,25 @@ import _XLAC
 from torch_xla.pod.meeting import PodError
 
 _GRACE_S = 10.0  # how long the others may take to notice that one rank failed
-_FATAL_GRACE_S = 2.0  # XLA:CPU ends the process 15 s after a program began to wait for a peer that never comes
+# XLA:CPU ends the process 15 s after a program began to wait for a peer that never comes.
+_FATAL_GRACE_S = 2.0  # how long the ranks may take to end by themselves
+_FATAL_END_S = 4.0  # how long the main program may
+_TICK_S = 1.0
 
 # Called as (device, error) when a rank's function has returned (error None) or raised.
 on_end: list[Callable[[str, BaseException | None], None]] = []
+# Called each second while ranks run, to see whether they still can end.
+watchers: list[Callable[[], None]] = []
 # Thread of the rank that runs on a device; others ask where it is.
 thread_of: dict[str, int] = {}
 
 
+_changed = threading.Condition()
+_fatal: BaseException | None = None  # what this process ends with
+
+
 class _Group:
   def __init__(self, size: int):
-    self.changed = threading.Condition()
     self.running = size
     self.results: list[Any] = [None] * size
     self.failed: BaseException | None = None
@@ -44,24 +52,51 @@ def run_ranks(fn: Callable[[], Any], devices: list[str], setup: Callable[[int, s
   Raises:
     BaseException: the first error that a rank raised. The other ranks get a PodError at their next meeting; those
       that have not ended 10 s later are abandoned, and the process then exits with code 1 once its main thread ends.
+      After `end_soon` its error is raised at once, though no rank may have failed.
   """
   group = _Group(len(devices))
   for rank, device in enumerate(devices):
     threading.Thread(
       target=_run_one, args=(group, rank, device, fn, setup), name=f"xla rank {rank}", daemon=True
     ).start()
-  with group.changed:
-    while group.running and not group.failed:
-      group.changed.wait()
-    if group.failed is None:
+  with _changed:
+    while group.running and not group.failed and not _fatal:
+      if not _changed.wait(_TICK_S):
+        for watch in watchers:
+          watch()
+    if group.failed is None and _fatal is None:
       return group.results
-    fatal = isinstance(group.failed, PodError) and group.failed.fatal
-    deadline = time.monotonic() + (_FATAL_GRACE_S if fatal else _GRACE_S)
+    deadline = time.monotonic() + (_FATAL_GRACE_S if _fatal else _GRACE_S)
     while group.running and (left_s := deadline - time.monotonic()) > 0:
-      group.changed.wait(left_s)
+      _changed.wait(left_s)
     if group.running:
       _leave_without_them(group.running)
-    raise group.failed
+    raise group.failed or _fatal or AssertionError
+
+
+def end_soon(error: BaseException) -> None:
+  """Ends this process within seconds, whether or not the ranks and the main program catch the error.
+
+  A rank that waits in a device for peers that will not come cannot be stopped otherwise, and XLA would end the process.
+
+  Args:
+    error: what the launcher raises.
+  """
+  global _fatal
+  with _changed:
+    if _fatal is not None:
+      return
+    _fatal = error
+    _changed.notify_all()
+  threading.Thread(target=_end, args=(error,), name="xla pod end", daemon=True).start()
+
+
+def _end(error: BaseException) -> None:
+  time.sleep(_FATAL_END_S)
+  sys.stderr.write(f"pod: this process is ended. {error}\n")
+  sys.stdout.flush()
+  sys.stderr.flush()
+  os._exit(1)
 
 
 def _run_one(group: _Group, rank: int, device: str, fn: Callable[[], Any], setup: Callable) -> None:
@@ -79,14 +114,14 @@ def _run_one(group: _Group, rank: int, device: str, fn: Callable[[], Any], setup
     thread_of.pop(device, None)
     for listener in on_end:
       listener(device, error)
-    with group.changed:
+    with _changed:
       if error is not None:
         # A PodError after the first failure only repeats it; whatever else a rank raised is news.
         if group.failed is None or not isinstance(error, PodError):
           _show(rank, error)
         group.failed = group.failed or error
       group.running -= 1
-      group.changed.notify_all()
+      _changed.notify_all()
 
 
 def _show(rank: int, error: BaseException) -> None:

@@ -4,6 +4,7 @@ import functools
 import math
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,8 +25,26 @@ _varying: set[bytes] = set()
 
 _LOCAL_READS = 16
 
+# XLA ends the process 15 s after the first rank began to wait.
+_STUCK_S = 5.0
+_IDLE = 0.05  # of one core
+
+_FATAL = (
+  "Trace the same operations with the same shapes and constants on every rank; XLA_POD_CHECK_GRAPHS=1 shows the first "
+  "difference. Ranks that have started their program wait inside XLA for the others, so this process ends."
+)
+
 _wait_device_ops = _XLAC._xla_wait_device_ops
 _clear_pending_irs = _XLAC._clear_pending_irs
+
+
+def _lookups_in_vain() -> int:
+  # Counted before the compilation begins, which may take minutes.
+  return _XLAC._xla_counter_value("UncachedCompile") or 0
+
+
+def _other_program(index: int, where: str) -> str:
+  return f"rank {index} compiles another program than the ranks before it in {where}"
 
 
 class Rank(graphs.Trace):
@@ -42,6 +61,8 @@ class Rank(graphs.Trace):
     self.turn = threading.RLock()  # autograd's and the loaders' threads launch for the rank too
     self._lingering: dict[bytes, bool] = {}
     self.meetings = 0
+    self.started = ""  # what it last started together with the others
+    self.waits: dict[int, float] = {}  # thread -> since when it waits for the device
     self.may_execute = True
     self.fell_back = False  # whether it has read a tensor; asked while torch.compile traces
     self.records = True  # False while torch.compile traces: what it traces it drops
@@ -70,7 +91,12 @@ class Rank(graphs.Trace):
 
   def drain(self) -> None:
     """Waits for this device's earlier work; never under the pod's lock, which the peers may need to start theirs."""
-    _wait_device_ops([self.device.replace("xla", "CPU")])
+    thread = threading.get_ident()
+    self.waits[thread] = time.monotonic()
+    try:
+      _wait_device_ops([self.device.replace("xla", "CPU")])
+    finally:
+      self.waits.pop(thread, None)
 
   def drop(self) -> None:
     """Gives up all that is pending on the device.
@@ -95,6 +121,9 @@ class Pod:
     self.board = meeting.Board(len(devices), self._locate)
     self._starting = threading.RLock()
     self._last_meeting = 0
+    self._seen = (time.monotonic(), time.process_time(), time.monotonic())  # see watch
+    # Who is starting a program that another rank has compiled: its number, where, _lookups_in_vain() before.
+    self._follower: tuple[int, str, int] | None = None
 
   def of(self, device: Any = None) -> Rank | None:
     """Returns the rank of a device, by default of the calling thread's, or None where it has none."""
@@ -239,32 +268,67 @@ class Pod:
     with self._starting:
       leads = rank.meetings != self._last_meeting  # the first of its meeting
       self._last_meeting = rank.meetings
+      # Eager operations compile at any time, beside the pod's lock.
+      counts = not _XLAC._get_use_eager_mode()
       before = _XLAC._xla_get_num_cached_compilation_graph()
+      if counts and not leads:
+        self._follower = (rank.index, graph.where, _lookups_in_vain())
       try:
         result = start()
       except Exception as caught:
         error = caught
         problem = f"rank {rank.index} could not start {graph.where}: {caught}"
-      compiled = _XLAC._xla_get_num_cached_compilation_graph() > before
-      # Eager operations compile at any time, beside the pod's lock.
-      if compiled and not _XLAC._get_use_eager_mode():
+      self._follower, rank.started = None, graph.where
+      if counts and _XLAC._xla_get_num_cached_compilation_graph() > before:
         if repeats:
           _varying.add(graph.key)
         if not leads:
-          problem = f"rank {rank.index} compiled another program than the ranks before it in {graph.where}"
+          problem = _other_program(rank.index, graph.where)
     # Nobody goes on before all have started: torch may wait for a device while it holds the interpreter's lock, which
     # the others need to start. Compiling counts here, so there is no deadline.
-    problems = self.board.exchange(rank.index, problem, f"the start of {graph.where}", timeout_s=math.inf)
+    try:
+      outcomes = self.board.exchange(
+        rank.index,
+        (problem, error is None),
+        f"the start of {graph.where}",
+        timeout_s=math.inf,
+      )
+      text = "; ".join(text for text, _ in outcomes if text)
+    except meeting.PodError as failed:
+      outcomes, text = [("", True)], str(failed)
+    if text and any(started for _, started in outcomes):
+      raise self._end(text) from error
     if error is not None:
       raise error
-    if any(problems):
-      reasons = "; ".join(filter(None, problems))
-      raise meeting.PodError(
-        f"pod of {len(self.ranks)} ranks: {reasons}. Trace the same operations with the same shapes and constants on "
-        "every rank.",
-        fatal=True,
-      )
     return result
+
+  def _end(self, text: str) -> meeting.PodError:
+    fatal = meeting.PodError(f"pod of {len(self.ranks)} ranks: {text}. {_FATAL}", fatal=True)
+    threads.end_soon(fatal)
+    return fatal
+
+  def watch(self) -> None:
+    """Ends the process where its ranks can never end; to be called each second or so.
+
+    All ranks start a program together, and what has started needs the host no more. So where a rank has waited for its
+    device for long, and this process computes nothing, the ranks have started different programs. Counting compilations
+    does not tell: a rank may compile a new program while its peers find their old one.
+    """
+    follower = self._follower
+    if follower and _lookups_in_vain() > follower[2]:
+      self._end(_other_program(*follower[:2]))
+      return
+    now, worked = time.monotonic(), time.process_time()
+    then, worked_then, idle_since = self._seen
+    if worked - worked_then > _IDLE * (now - then):
+      idle_since = now
+    self._seen = (now, worked, idle_since)
+    if now - idle_since < _STUCK_S:
+      return
+    stuck = [rank for rank in self.ranks if any(now - since > _STUCK_S for since in list(rank.waits.values()))]
+    if stuck:
+      who = meeting.names(rank.index for rank in stuck)
+      self._end(f"{who} can never end {stuck[0].started}, because the ranks have started different programs")
 
   def _locate(self, index: int) -> str:
     thread = threads.thread_of.get(self.ranks[index].device)
