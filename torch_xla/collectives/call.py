@@ -92,7 +92,11 @@ def run(name: str, tensors: Sequence[torch.Tensor], args: tuple, chained: bool =
     key: tuple = (name, _world(), args, tensors[0].dtype, tensors[0].shape)
   else:
     key = (name, _world(), args, *[(tensor.dtype, tensor.shape) for tensor in tensors])
-  entry = _entries.get(key)
+  try:
+    entry = _entries.get(key)
+  except TypeError:  # an argument that cannot be hashed: the planner says which
+    plan(name, tensors, args)
+    raise
   if entry is None:
     if not tensors:
       return []
@@ -123,7 +127,11 @@ def run_one(name: str, tensor: torch.Tensor, args: tuple) -> torch.Tensor:
     ValueError: see the row's planner.
     TypeError: likewise.
   """
-  entry = _entries.get((name, _world(), args, tensor.dtype, tensor.shape))
+  try:
+    entry = _entries.get((name, _world(), args, tensor.dtype, tensor.shape))
+  except TypeError:
+    plan(name, (tensor,), args)
+    raise
   if entry is None or entry.numbers or entry.ordered:
     return run(name, (tensor,), args)[0]
   try:

@@ -141,9 +141,11 @@ def reduce_scatter(
     With groups [[0, 1], [2, 3]], a sum and each rank's input [rank, 10], rank 2 gets [5] and rank 3 gets [20].
   """
   args = (reduce_type, scale, scatter_dim, shard_count, _frozen(groups), pin_layout)
-  if reduce_type != "sum" and reduce_type in plan.REDUCTIONS and _wants_grad(input):
+  all_args = (*args, channel_id, bool(use_global_device_ids))
+  if reduce_type != "sum" and _wants_grad(input):
+    _check_composed("reduce_scatter", input, all_args, output)
     return _written([_composed(t, args) for t in _many("reduce_scatter", input)], input, output)
-  return _run("reduce_scatter", input, (*args, channel_id, bool(use_global_device_ids)), output)
+  return _run("reduce_scatter", input, all_args, output)
 
 
 def all_reduce(
@@ -174,7 +176,8 @@ def all_reduce(
   """
   args = (reduce_type, scale, _frozen(groups), pin_layout)
   if isinstance(inputs, torch.Tensor):
-    if reduce_type != "sum" and reduce_type in plan.REDUCTIONS and _wants_grad(inputs):
+    if reduce_type != "sum" and _wants_grad(inputs):
+      _check_composed("all_reduce", inputs, args)
       return _composed(inputs, args)
     return _run("all_reduce", inputs, args)
   return _in_place("all_reduce", inputs, args)
@@ -271,7 +274,7 @@ def _in_place(name: str, tensors: Any, args: tuple) -> Any:
 
 
 def _wants_grad(value: Any) -> bool:
-  return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in _many("reduction", value))
+  return torch.is_grad_enabled() and any(getattr(t, "requires_grad", False) for t in _many("reduction", value))
 
 
 def _written(results: list[torch.Tensor], value: Any, output: Any) -> Any:
@@ -287,6 +290,23 @@ _LOCAL: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
   "min": lambda stack: stack.amin(0),
   "max": lambda stack: stack.amax(0),
 }
+
+
+def _check_composed(name: str, value: Any, args: tuple, output: Any = None) -> None:
+  """Checks the arguments as those of the collective that was called, not of what it is composed of."""
+  if is_compiling():
+    return
+  tensors = _many(name, value)
+  plan.check_tensors(name, tensors)
+  made = call.plan(name, tensors, args)
+  sizes = [len(group) for group in made.groups]
+  if len(set(sizes)) > 1:
+    raise ValueError(
+      f"{name}: the gradient of {made.reduce!r} needs groups of one size, but theirs are {sizes}. "
+      "Use such groups, or call it under torch.no_grad()."
+    )
+  if output is not None:
+    plan.check_output(name, _many("output", output), made.results)
 
 
 def _composed(tensor: torch.Tensor, args: tuple) -> torch.Tensor:
