@@ -62,11 +62,12 @@ def test_environment_of_the_parent_is_left_alone(monkeypatch):
   assert environments.detect(first).launch().environment == "OneHost"  # a child's child is a launch of its own
 
 
-def test_several_hosts_need_an_address_that_all_can_reach(monkeypatch):
+def test_several_hosts_are_warned_of_an_address_that_only_one_can_reach(monkeypatch, caplog):
   monkeypatch.setenv("TPU_WORKER_ID", "0")
   monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "localhost,elsewhere")
-  with pytest.raises(RuntimeError, match="store localhost: on its own machine the name means .*127.0.0.1"):
-    pjrt._child_environs(4)
+  pjrt._child_environs(4)
+  assert "store localhost: on this machine the name means" in caplog.text
+  assert "If the 2 hosts are several machines, launch with an address that all of them can reach" in caplog.text
 
 
 def test_a_taken_port_is_named_with_the_option(monkeypatch):

@@ -235,7 +235,7 @@ def _with_store(places: list[environments.Launch], timeout_s: float) -> list[env
     return places
   port = first.store_port
   if first.rank == 0 and not first.served:
-    store.check_reachable(first)
+    store.warn_unreachable(first)
     served = store.serve(first.store_host, port, timeout_s)
     if served is None:
       raise RuntimeError(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch.distributed as dist
 
-_FAREWELL_S = 3.0  # after a failed meeting the store stays up this long for those who still come to read why
+_FAREWELL_S = 5.0  # after a failed meeting the store stays up this long for those who still come to read why
 
 
 class Card(NamedTuple):
@@ -127,7 +127,8 @@ def meet(store: dist.Store, card: Card, serves: bool, timeout_s: float) -> list[
       text = f"{fault(cards, size)} Waited {waited_s:.1f} s (XLA_POD_TIMEOUT_S); here are {came}."
       _publish(store, {"error": text, "cards": []})
     verdict = json.loads(store.get("identity/verdict"))
-    _leave(store, serves, size, bool(verdict["error"]), start + timeout_s)
+    # Where the processes disagree on the size, the larger one's last process may still be on its way.
+    _leave(store, serves, max(size, card.size), bool(verdict["error"]), start + timeout_s)
   except dist.DistNetworkError as error:
     raise RuntimeError(
       f"pod of {card.size} processes: rank {card.rank} lost the store ({error}); the process that serves it, "

@@ -2,6 +2,7 @@
 
 import errno
 import ipaddress
+import logging
 import os
 import queue
 import socket
@@ -80,22 +81,22 @@ def serve(host: str, port: int, timeout_s: float) -> int | None:
   return port
 
 
-def check_reachable(launch: Launch) -> None:
-  """Sees that the store's address means this machine to the other hosts too; for the process that serves it.
+def warn_unreachable(launch: Launch) -> None:
+  """Warns where the store's address means only this machine; for the process that serves it.
+
+  Several hosts may be one machine in disguise (`torchrun --nnodes=2` twice, to try a program), so it is no error.
 
   Args:
     launch: where this process stands.
-
-  Raises:
-    RuntimeError: several hosts are to meet at an address that is a loopback one here.
   """
   if launch.hosts == 1:
     return
   found = {info[4][0] for info in socket.getaddrinfo(launch.store_host, None, type=socket.SOCK_STREAM)}
   if all(ipaddress.ip_address(str(address).partition("%")[0]).is_loopback for address in found):
-    raise RuntimeError(
-      f"store {launch.store_host}: on its own machine the name means {', '.join(map(str, sorted(found)))}, where the "
-      f"other {launch.hosts - 1} hosts cannot reach it. Launch with an address that they can, or correct /etc/hosts."
+    logging.getLogger(__name__).warning(
+      f"store {launch.store_host}: on this machine the name means {', '.join(map(str, sorted(found)))}, which other "
+      f"machines cannot reach. If the {launch.hosts} hosts are several machines, launch with an address that all of "
+      "them can reach, or correct /etc/hosts."
     )
 
 
@@ -174,7 +175,7 @@ def join(launch: Launch, timeout_s: float) -> tuple[dist.Store, bool]:
   if launch.rank == 0 and not launch.served:
     # Taken: another process that claims rank 0, or torch's own store in this one. Both can be joined; the
     # exchange finds the twin. A stranger's port shows by not answering as a store.
-    check_reachable(launch)
+    warn_unreachable(launch)
     serves = serve(host, port, timeout_s) is not None
     if not serves and _is_local(host):
       timeout_s = min(timeout_s, _STRANGER_S)
