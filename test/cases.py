@@ -212,6 +212,12 @@ def _systematic(world: int) -> Iterator[Case]:
     yield Case("all_reduce", (dtype,), ((4,),), (("reduce_type", "sum"), ("scale", 0.5)), kinds[1])
     scaled = (("reduce_type", "sum"), ("scale", 0.25), ("scatter_dim", 0), ("shard_count", world))
     yield Case("reduce_scatter", (dtype,), ((world, 2),), scaled)
+  for dtype in (
+    "int32",
+    "int64",
+  ):  # as in xm.reduce_scatter(xm.REDUCE_SUM, -torch.arange(world), 1.0 / world, 0, world)
+    scaled = (("reduce_type", "sum"), ("scale", 1.0 / world), ("scatter_dim", 0), ("shard_count", world))
+    yield Case("reduce_scatter", (dtype,), ((world, 2),), scaled)
   channel = (("channel_id", 3), ("use_global_device_ids", True))
   yield Case("all_gather", ("float32",), ((2, 3),), (("dim", 0), *channel), kinds[1])
   scattered = (("reduce_type", "sum"), ("scale", 1.0), ("scatter_dim", 0), ("shard_count", world), *channel)

@@ -111,7 +111,7 @@ REFUSED = [
     "reduce_type 'avg' is unknown. Use one of sum, mul",
   ),
   ("reduce_scatter", {**SCATTER, "scale": "1"}, "TypeError", "scale must be a number, got '1' of type str"),
-  ("reduce_scatter", {**SCATTER, "input": X.int(), "scale": 0.5}, "TypeError", r"scale 0.5 has no torch.int32 value"),
+  ("reduce_scatter", {**SCATTER, "input": X.bool(), "scale": 0.5}, "TypeError", r"scale 0.5 has no torch.bool value"),
   ("reduce_scatter", {**SCATTER, "groups": UNEQUAL, "shard_count": 3}, "ValueError", r"sizes \[3, 5\]"),
   (
     "reduce_scatter",

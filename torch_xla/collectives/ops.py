@@ -121,7 +121,7 @@ def reduce_scatter(
   Args:
     reduce_type: xm.REDUCE_SUM, REDUCE_MUL, REDUCE_MIN, REDUCE_MAX, or for integers and bools REDUCE_AND, REDUCE_OR.
     input: a tensor, or a list of tensors reduced together; the same shapes and dtypes on all ranks.
-    scale: factor of the result.
+    scale: factor of the result; that of an integer is rounded towards zero.
     scatter_dim: dimension that is cut into shards; its size is a multiple of shard_count.
     shard_count: size of each group.
     groups: see the module; all of one size.

@@ -311,11 +311,7 @@ def _check_reduction(op: str, reduce: str, scale: float, operands: tuple[Array, 
       raise TypeError(
         f"{op}: {reduce!r} needs an order, but the dtype is {kind.dtype}. Reduce real and imaginary parts."
       )
-    if whole and scale != 1 and (kind.dtype == torch.bool or not _is_int64(scale)):
+    if whole and scale != 1 and (kind.dtype == torch.bool or not abs(scale) < 2**63):
       raise TypeError(
         f"{op}: scale {scale} has no {kind.dtype} value. Convert to a floating dtype, or scale afterwards."
       )
-
-
-def _is_int64(number: float) -> bool:
-  return abs(number) < 2**63 and number == int(number)

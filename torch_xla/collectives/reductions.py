@@ -100,8 +100,14 @@ def scaled(comp: Computation, value: Value, scale: float) -> Value:
   """
   if scale == 1.0:
     return value
-  number = scale if value.type.dtype.is_floating_point or value.type.dtype.is_complex else int(scale)
-  return comp.add("multiply", value.type, value, comp.full(value.type, number))
+  kind = value.type
+  if kind.dtype.is_floating_point or kind.dtype.is_complex or scale == int(scale):
+    inexact = kind.dtype.is_floating_point or kind.dtype.is_complex
+    return comp.add("multiply", kind, value, comp.full(kind, scale if inexact else int(scale)))
+  # A fraction of an integer is taken in float64, exact below 2^53, and rounded towards zero, as torch does.
+  wide = Array(torch.float64, kind.dims)
+  product = comp.add("multiply", wide, comp.add("convert", wide, value), comp.full(wide, scale))
+  return comp.add("convert", kind, product)
 
 
 def neutral(reduce: str, dtype: torch.dtype) -> float | int | bool:

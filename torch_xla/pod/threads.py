@@ -11,6 +11,7 @@ from typing import Any
 
 import _XLAC
 
+from torch_xla.pod.lines import whole_lines
 from torch_xla.pod.meeting import PodError
 
 _GRACE_S = 10.0  # how long the others may take to notice that one rank failed
@@ -54,6 +55,11 @@ def run_ranks(fn: Callable[[], Any], devices: list[str], setup: Callable[[int, s
       that have not ended 10 s later are abandoned, and the process then exits with code 1 once its main thread ends.
       After `end_soon` its error is raised at once, though no rank may have failed.
   """
+  with whole_lines():
+    return _run_together(fn, devices, setup)
+
+
+def _run_together(fn: Callable[[], Any], devices: list[str], setup: Callable[[int, str], None]) -> list[Any]:
   group = _Group(len(devices))
   for rank, device in enumerate(devices):
     threading.Thread(
