@@ -20,11 +20,8 @@ _UNEXPECTED = (
   "move it out or compile without full_graph"
 )
 
-# Keys of steps under which a second program was compiled, and how many more steps of theirs have their texts compared.
-# An optimizer's first and second step are such; what ranks do alike for some steps they mostly go on to do alike, and
-# `Pod.watch` is there for the rest. XLA's cache outlives a pod, so this does too.
-_varying: dict[bytes, int] = {}
-_COMPARED_AGAIN = 3
+# Keys of steps under which more than one program was seen: XLA's cache outlives a pod, so this does too.
+_varying: set[bytes] = set()
 
 _LOCAL_READS = 16
 
@@ -254,8 +251,7 @@ class Pod:
       if graph is None:
         with self._starting:
           return start()
-      if options.get("XLA_POD_CHECK_GRAPHS") or _varying.get(graph.key, 0) > 0:
-        rank.known.discard(graph.key)
+      rank.known -= rank.known if options.get("XLA_POD_CHECK_GRAPHS") else _varying
       repeats = graphs.agree(functools.partial(self.board.exchange, rank.index), graph, rank.known)
       rank.meetings += 1
       return self._start_together(rank, graph, start, repeats)
@@ -285,11 +281,9 @@ class Pod:
       self._follower, rank.started = None, graph.where
       if counts and _XLAC._xla_get_num_cached_compilation_graph() > before:
         if repeats:
-          _varying[graph.key] = _COMPARED_AGAIN
+          _varying.add(graph.key)
         if not leads:
           problem = _other_program(rank.index, graph.where)
-      elif leads and graph.key in _varying:
-        _varying[graph.key] -= 1
     # Nobody goes on before all have started: torch may wait for a device while it holds the interpreter's lock, which
     # the others need to start. Compiling counts here, so there is no deadline.
     try:
