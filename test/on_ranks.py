@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _XLAC
 import cases
 import torch
 import torch_xla.core.xla_model as xm
@@ -26,7 +25,7 @@ def _run_case(case: cases.Case) -> tuple[list[torch.Tensor], str, str]:
   device = torch_xla.device()
   tensors = [value.to(device) for value in cases.values(case, xr.world_size())[xr.global_ordinal()]]
   results = cases.call(case, tensors)
-  graph = _XLAC._get_graph_hash(results).hex()
-  text = _XLAC._get_xla_tensors_hlo(results) if xm.get_ordinal() == 0 else ""
+  graph = torch_xla._XLAC._get_graph_hash(results).hex()
+  text = torch_xla._XLAC._get_xla_tensors_hlo(results) if xm.get_ordinal() == 0 else ""
   torch_xla.sync()
   return [result.cpu() for result in results], graph, text

@@ -89,12 +89,9 @@ def pull_back(name: str, args: tuple, operands: list[torch.Size], grads: Sequenc
     raise RuntimeError(f"{name}: the gradient of {args[:1]} is not defined. Detach its input, or use a sum.")
   scale = args[1] if "float scale" in TABLE[name].schema else 1.0
   scaled = [grad if scale == 1.0 else grad * scale for grad in grads]
-  pulled = dispatch(*_swapped(dual(*args), scaled))
+  adjoint, adjoint_args = dual(*args)
+  pulled = dispatch(adjoint, scaled, adjoint_args)
   return [grad.reshape(shape) for grad, shape in zip(pulled, operands, strict=True)]
-
-
-def _swapped(dual: tuple[str, tuple], tensors: list[torch.Tensor]) -> tuple[str, list[torch.Tensor], tuple]:
-  return dual[0], tensors, dual[1]
 
 
 class _Collective(torch.autograd.Function):
